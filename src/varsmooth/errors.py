@@ -1,0 +1,19 @@
+"""The one exception that means: the user can fix this."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Bad input or a bad flag; the message is one line that names the culprit and the fix.
+
+    The command line prints it without a traceback and exits with status 2.
+    """
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint such as ``; did you mean 'vanilla'?`` or an empty string when nothing is near."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

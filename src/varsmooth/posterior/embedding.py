@@ -1,0 +1,156 @@
+"""q, the distribution over an embedding table (docs/maths.md, section 2)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from varsmooth.draws import DrawKey, Integers, pick, row_words
+from varsmooth.errors import InputError, nearest
+from varsmooth.ops.draw_rows import DrawPlan, draw_rows, replaced_words
+from varsmooth.posterior.kl import KLForm, kl_weights
+from varsmooth.proposal import Proposal
+
+Granularity = Literal["word", "element"]
+Scope = Literal["sequence", "batch", "position"]
+
+
+class EmbeddingPosterior:
+    """The mixture q of eq. 2 over the table ``weight`` [V, D]; ``proposal`` None means no smoothing.
+
+    ``granularity``: whether the mixture component is chosen once per word or once per word and dimension.
+    ``scope``: whether each column of a batch has its own table, the whole batch shares one, or each position draws afresh.
+    ``dropout`` has a granularity of its own and is inverted; ``variance`` is that of every component and is not scaled by it.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        proposal: Proposal | None,
+        granularity: Granularity = "word",
+        scope: Scope = "sequence",
+        dropout: float = 0.0,
+        dropout_granularity: Granularity = "element",
+        variance: float = 0.0,
+    ) -> None:
+        _check_choice("granularity", granularity, get_args(Granularity))
+        _check_choice("scope", scope, get_args(Scope))
+        _check_choice("dropout_granularity", dropout_granularity, get_args(Granularity))
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout must be in [0, 1), got {dropout}")
+        if not 0 <= variance < float("inf"):
+            raise InputError(f"variance must be finite and at least 0, got {variance}")
+        if weight.dim() != 2:
+            raise InputError(f"weight must be [V, D], got shape {tuple(weight.shape)}")
+        if proposal is not None and proposal.vocab_size != weight.shape[0]:
+            raise InputError(f"weight has {weight.shape[0]} rows, proposal has {proposal.vocab_size} words; they must agree")
+        self.weight = weight
+        self.proposal = proposal if proposal is None else proposal.to(weight.device)
+        self.granularity: Granularity = granularity
+        self.scope: Scope = scope
+        self.dropout = dropout
+        self.dropout_granularity: Granularity = dropout_granularity
+        self.variance = variance
+
+    @property
+    def smooths(self) -> bool:
+        """Whether any word is ever replaced."""
+        return self.proposal is not None and not self.proposal.silent
+
+    def unsmoothed(self) -> EmbeddingPosterior:
+        """Return q with the same dropout and variance and no smoothing."""
+        return EmbeddingPosterior(
+            self.weight, None, self.granularity, self.scope, self.dropout, self.dropout_granularity, self.variance
+        )
+
+    def sample(self, key: DrawKey | int, sequence: int = 0, position: int = 0) -> Tensor:
+        """Return one draw of the whole table, [V, D]; coordinates that the scope does not use are ignored."""
+        row_sequence, row_position = self._coordinates(sequence, position)
+        return draw_rows(self.weight, None, row_sequence, row_position, DrawKey.of(key), self._plan)
+
+    def lookup(self, ids: Tensor, key: DrawKey | int, first_sequence: int = 0) -> Tensor:
+        """Return drawn vectors [T, B, D] for ids [T, B] without building a table.
+
+        Column b equals ``sample(key, sequence=first_sequence + b)[ids[:, b]]`` exactly (under position scope, position by
+        position).
+        """
+        flat_ids, sequence, position = self._flat(ids, first_sequence)
+        drawn = draw_rows(self.weight, flat_ids, sequence, position, DrawKey.of(key), self._plan)
+        return drawn.view(*ids.shape, -1)
+
+    def replaced(self, ids: Tensor, key: DrawKey | int, first_sequence: int = 0) -> Tensor:
+        """Return where ``lookup`` with the same arguments replaced the word (the coin fell), a bool tensor [T, B]."""
+        if self.granularity != "word":
+            raise InputError("replaced() needs granularity 'word': element-wise smoothing replaces no whole word")
+        flat_ids, sequence, position = self._flat(ids, first_sequence)
+        words = row_words(DrawKey.of(key), flat_ids, sequence, position)
+        return replaced_words(flat_ids, words, self._plan).view(ids.shape)
+
+    def lookup_replaced(self, ids: Tensor, key: DrawKey | int, scope: Scope = "sequence", first_sequence: int = 0) -> Tensor:
+        """Return, for ids [T, B], the vectors [T, B, D] of other words drawn from the proposal, keyed by (sequence, word).
+
+        Dropout and variance are those of the batch's table (``sample(key)`` of batch scope) at the rows ``ids``.
+        """
+        if self.proposal is None:
+            raise InputError("lookup_replaced needs a proposal")
+        flat_ids, sequence, position = self._flat(ids, first_sequence, scope)
+        key = DrawKey.of(key)
+        source = pick(row_words(key, flat_ids, sequence, position)[1], *self.proposal.alias_table)
+        drawn = draw_rows(self.weight, flat_ids, 0, 0, key, self.unsmoothed()._plan, source)
+        return drawn.view(*ids.shape, -1)
+
+    def mode(self) -> Tensor:
+        """Return the table itself."""
+        return self.weight
+
+    def mean(self) -> Tensor:
+        """Return ``(1 - g_i) e_i + g_i m`` with ``m = sum_v T_v e_v`` (eq. 4)."""
+        if self.proposal is None or self.proposal.silent:
+            return self.weight
+        rate = self.proposal.rate.to(self.weight.dtype)[:, None]
+        centre = self.proposal.probs.to(self.weight.dtype) @ self.weight
+        return (1 - rate) * self.weight + rate * centre
+
+    def kl_weights(self, form: KLForm = "exact") -> Tensor:
+        """Return c_v [V]: ``exact`` (eq. 6), ``printed`` (eq. 7, the sign mended) or ``plain`` (all ones)."""
+        return kl_weights(self.proposal, self.weight.shape[0], form).to(self.weight)
+
+    def kl(self, form: KLForm = "exact") -> Tensor:
+        """Return ``0.5 * sum_v c_v |e_v|^2`` (eq. 5), before lambda."""
+        return 0.5 * (self.kl_weights(form) * self.weight.square().sum(1)).sum()
+
+    @cached_property
+    def _plan(self) -> DrawPlan:
+        return DrawPlan.of(
+            self.proposal,
+            by_element=self.granularity == "element",
+            dropout=self.dropout,
+            dropout_by_element=self.dropout_granularity == "element",
+            variance=self.variance,
+        )
+
+    def _coordinates(self, sequence: Integers, position: Integers, scope: Scope | None = None) -> tuple[Integers, Integers]:
+        """Keep the coordinates that the scope uses; the others are 0."""
+        match scope or self.scope:
+            case "batch":
+                return 0, 0
+            case "sequence":
+                return sequence, 0
+            case "position":
+                return sequence, position
+
+    def _flat(self, ids: Tensor, first_sequence: int, scope: Scope | None = None) -> tuple[Tensor, Integers, Integers]:
+        if ids.dim() != 2:
+            raise InputError(f"ids must be [T, B], got shape {tuple(ids.shape)}")
+        T, B = ids.shape
+        sequence = torch.arange(first_sequence, first_sequence + B, device=ids.device).repeat(T)
+        position = torch.arange(T, device=ids.device).repeat_interleave(B)
+        return ids.reshape(-1), *self._coordinates(sequence, position, scope)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}")

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from varsmooth import Counts, EmbeddingPosterior, Proposal
+from varsmooth.draws import DrawKey, Site
+
+V, D, T, B = 23, 9, 7, 5
+GRANULARITIES = ["word", "element"]
+SCOPES = ["sequence", "batch", "position"]
+DRAWS = 20_000
+
+
+def proposal(gamma=0.6, scheme="kneser_ney", vocab_size=V):
+    ids = torch.randint(vocab_size - 1, (300,), generator=torch.Generator().manual_seed(1))  # the last word never occurs
+    return getattr(Proposal, scheme)(Counts.from_ids(ids, vocab_size), gamma)
+
+
+def weight(vocab_size=V, width=D):
+    return torch.randn(vocab_size, width, generator=torch.Generator().manual_seed(0))
+
+
+def window(vocab_size=V):
+    return torch.randint(vocab_size, (T, B), generator=torch.Generator().manual_seed(2))
+
+
+settings = pytest.mark.parametrize(
+    ("granularity", "dropout_granularity", "dropout", "variance"),
+    list(itertools.product(GRANULARITIES, GRANULARITIES, [0.0, 0.4], [0.0, 0.3])),
+)
+
+
+def posterior(granularity="word", scope="sequence", dropout=0.0, dropout_granularity="element", variance=0.0, **other):
+    return EmbeddingPosterior(
+        other.get("weight", weight()),
+        other.get("proposal", proposal()),
+        granularity,
+        scope,
+        dropout,
+        dropout_granularity,
+        variance,
+    )
+
+
+@settings
+@pytest.mark.parametrize("scope", SCOPES)
+def test_lookup_is_the_table_of_its_sequence_bit_for_bit(scope, granularity, dropout_granularity, dropout, variance):
+    q = posterior(granularity, scope, dropout, dropout_granularity, variance)
+    ids = window()
+    found = q.lookup(ids, key=7)
+    for t in range(T):
+        for b in range(B):
+            assert torch.equal(found[t, b], q.sample(key=7, sequence=b, position=t)[ids[t, b]])
+
+
+def test_scopes_share_what_they_say_they_share():
+    tables = {
+        scope: torch.stack([posterior(scope=scope).sample(7, sequence=b, position=t) for b in range(2) for t in range(2)])
+        for scope in SCOPES
+    }
+    distinct = {scope: len(set(map(str, table.tolist()))) for scope, table in tables.items()}
+    assert distinct == {"batch": 1, "sequence": 2, "position": 4}
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_shard_of_columns_draws_what_the_whole_batch_draws(granularity, scope):
+    q = posterior(granularity, scope, dropout=0.3)
+    ids = window()
+    assert torch.equal(q.lookup(ids[:, 2:], 7, first_sequence=2), q.lookup(ids, 7)[:, 2:])
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("noise", [None, proposal(0.0)])
+def test_without_noise_everything_is_the_weight_bit_for_bit(granularity, noise):
+    q = posterior(granularity, proposal=noise)
+    ids = window()
+    for table in (q.sample(3), q.mean(), q.mode()):
+        assert torch.equal(table, q.weight)
+    assert torch.equal(q.lookup(ids, 3), q.weight[ids])
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_one_word_vocabulary_draws_itself(granularity, dropout):
+    noise = Proposal.kneser_ney(Counts.from_ids(torch.zeros(4, dtype=torch.int64), 1), 1.0)
+    table = weight(1)
+    q = posterior(granularity, proposal=noise, weight=table, dropout=dropout)
+    drawn = q.sample(1)
+    assert torch.equal(drawn[drawn != 0], (table / (1 - dropout))[drawn != 0])
+    assert dropout > 0 or torch.equal(drawn, table)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gamma_1_replaces_every_word_and_only_by_proposed_ones(granularity, dropout):
+    """Word v's row holds v in every place, so a draw shows where it came from."""
+    table = torch.arange(1.0, 7).unsqueeze(1).expand(6, 400).contiguous()
+    noise = Proposal(torch.tensor([1.0, 1, 1, 1, 1, 0]), torch.tensor([0, 0, 0, 0.5, 0.5, 0]))
+    q = EmbeddingPosterior(table, noise, granularity, dropout=dropout)
+    drawn = q.sample(11) * (1 - dropout)
+    assert set(drawn[:5].round(decimals=4).unique().tolist()) - {0.0} == {4.0, 5.0}
+    assert set(drawn[5].round(decimals=4).unique().tolist()) - {0.0} == {6.0}
+    assert dropout > 0 or bool((drawn > 0).all())
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_a_word_that_never_occurs_is_neither_replaced_nor_proposed(granularity):
+    table = torch.arange(float(V)).unsqueeze(1).expand(V, 8).contiguous()
+    q = posterior(granularity, weight=table, proposal=proposal(1.0))
+    draws = torch.stack([q.sample(key) for key in range(300)])
+    assert (draws[:, V - 1] == V - 1).all()
+    assert not (draws[:, : V - 1] == V - 1).any()
+
+
+def test_granularity_decides_what_moves_together():
+    table = torch.arange(float(V)).unsqueeze(1).expand(V, 32).contiguous()
+    words, elements = (posterior(g, weight=table, proposal=proposal(1.0)).sample(4) for g in GRANULARITIES)
+    assert (words == words[:, :1]).all()
+    assert not (elements == elements[:, :1]).all()
+    dropped_words, dropped_elements = (
+        posterior(weight=table + 1, proposal=None, dropout=0.5, dropout_granularity=g).sample(4) == 0 for g in GRANULARITIES
+    )
+    assert (dropped_words == dropped_words[:, :1]).all()
+    assert 0.4 < float(dropped_elements.float().mean()) < 0.6
+
+
+@settings
+def test_average_of_draws_is_the_mean(granularity, dropout_granularity, dropout, variance):
+    """Each of V D averages within 6 standard errors: fails by chance about once in two million runs."""
+    q = posterior(granularity, "sequence", dropout, dropout_granularity, variance)
+    total = torch.zeros(V, D, dtype=torch.float64)
+    squares = torch.zeros(V, D, dtype=torch.float64)
+    ids = torch.arange(V)[:, None].expand(V, 500)
+    for step in range(DRAWS // 500):
+        draws = q.lookup(ids, DrawKey(5, step)).double()
+        total += draws.sum(1)
+        squares += draws.square().sum(1)
+    average = total / DRAWS
+    error = ((squares / DRAWS - average.square()).clamp(min=1e-12) / DRAWS).sqrt()
+    assert float(((average - q.mean().double()).abs() / (error + 1e-6)).max()) < 6
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("scheme", ["kneser_ney", "absolute_discounting", "linear_interpolation"])
+def test_squared_norm_of_draws_is_the_exact_kl_weighting(granularity, scheme):
+    """E sum_i |e~_i|^2 = sum_v c_v |e_v|^2 (no dropout, no variance), within 5 standard errors."""
+    q = posterior(granularity, proposal=proposal(0.6, scheme))
+    ids = torch.arange(V)[:, None].expand(V, 500)
+    norms = torch.cat([q.lookup(ids, DrawKey(6, step)).double().square().sum((0, 2)) for step in range(DRAWS // 500)])
+    expected = float((q.kl_weights("exact") * q.weight.square().sum(1)).sum())
+    assert abs(float(norms.mean()) - expected) < 5 * float(norms.std()) / math.sqrt(DRAWS)
+    assert float(q.kl("exact")) == pytest.approx(expected / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("scheme", ["kneser_ney", "absolute_discounting", "linear_interpolation"])
+def test_exact_weights_sum_to_the_vocabulary(scheme):
+    assert float(posterior(proposal=proposal(0.7, scheme)).kl_weights("exact").sum()) == pytest.approx(V, rel=1e-5)
+
+
+def test_kl_weights_by_hand():
+    noise = Proposal(torch.tensor([0.5, 0.25, 0.0]), torch.tensor([0.0, 0.5, 0.5]))
+    q = EmbeddingPosterior(torch.tensor([[1.0], [2.0], [3.0]]), noise)
+    assert q.kl_weights("exact").tolist() == [0.5, 0.75 + 0.375, 1 + 0.375]
+    assert q.kl_weights("printed").tolist() == [1 + 1 * 0.5, 1 + 1.5 * 0.25, 1.0]
+    assert q.kl_weights("plain").tolist() == [1, 1, 1]
+    assert float(q.kl("plain")) == 7.0
+
+
+@settings
+@pytest.mark.parametrize("scope", SCOPES)
+def test_gradients_reach_the_weight_where_each_value_was_read(scope, granularity, dropout_granularity, dropout, variance):
+    """With its key fixed a draw is a smooth function of the weight, so finite differences know its gradient."""
+    table = weight(5, 3).double().requires_grad_()
+    q = posterior(
+        granularity, scope, dropout, dropout_granularity, variance, weight=table, proposal=proposal(0.6, vocab_size=5)
+    )
+    ids = window(5)
+    for draw in (lambda: q.lookup(ids, 3), lambda: q.sample(3), q.mean, lambda: q.kl()):
+        assert torch.autograd.gradcheck(lambda _, draw=draw: draw(), (table,))
+
+
+def test_draws_keep_the_dtype_of_the_weight():
+    for dtype in (torch.float64, torch.bfloat16):
+        q = posterior("element", weight=weight().to(dtype), dropout=0.5, variance=0.1)
+        assert q.sample(1).dtype == q.lookup(window(), 1).dtype == q.mean().dtype == dtype
+
+
+def test_rows_are_the_same_however_the_work_is_cut(monkeypatch):
+    from varsmooth.ops.draw_rows import reference
+
+    q = posterior("element", dropout=0.4)
+    whole = q.sample(9)
+    monkeypatch.setattr(reference, "CACHED_ELEMENTS", 2 * D)
+    assert torch.equal(q.sample(9), whole)
+
+
+def test_replaced_says_where_the_coin_fell_even_if_the_same_word_came_back():
+    table = torch.arange(float(V)).unsqueeze(1).expand(V, 2).contiguous()
+    q = posterior(weight=table)
+    ids = window()
+    replaced = q.replaced(ids, 7)
+    changed = q.lookup(ids, 7)[..., 0] != ids
+    assert (replaced | ~changed).all()
+    assert replaced.any()
+    always = EmbeddingPosterior(torch.ones(1, 1), Proposal(torch.ones(1), torch.ones(1)))
+    assert always.replaced(torch.zeros(3, 2, dtype=torch.int64), 1).all()
+
+
+def test_tied_tables_are_drawn_twice_and_a_shared_draw_once():
+    q = posterior("element", "batch")
+    key = DrawKey(1, 2)
+    assert not torch.equal(q.sample(key.at(Site.INPUT)), q.sample(key.at(Site.OUTPUT)))
+    assert torch.equal(q.sample(key.at(Site.INPUT)), q.sample(key.at(Site.INPUT)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"dropout": 1.0}, "dropout"),
+        ({"dropout": float("nan")}, "dropout"),
+        ({"variance": -1.0}, "variance"),
+        ({"granularity": "words"}, "did you mean 'word'"),
+        ({"scope": "window"}, "scope"),
+        ({"dropout_granularity": "row"}, "dropout_granularity"),
+        ({"weight": torch.zeros(4, 2)}, "4 rows"),
+        ({"weight": torch.zeros(V)}, "weight"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, name):
+    with pytest.raises(ValueError, match=name):
+        posterior(**arguments)
+
+
+def test_bad_ids_and_forms_are_named():
+    with pytest.raises(ValueError, match="ids"):
+        posterior().lookup(torch.zeros(3, dtype=torch.int64), 1)
+    with pytest.raises(ValueError, match="did you mean 'exact'"):
+        posterior().kl("exakt")
+    with pytest.raises(ValueError, match="granularity 'word'"):
+        posterior("element").replaced(window(), 1)

@@ -1,0 +1,69 @@
+"""The public names, and the one-way imports of the layout."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import varsmooth
+
+PUBLIC = {
+    "Counts",
+    "DrawKey",
+    "EmbeddingPosterior",
+    "InputError",
+    "OutputLoss",
+    "Proposal",
+    "noise",
+    "output_loss",
+}
+# Data flows down this list: a module imports only from those above it (and from its own package).
+LAYERS = [
+    "errors",
+    "files",
+    "text",
+    "draws",
+    "proposal",
+    "ops",
+    "posterior",
+    "config",
+    "model",
+    "train",
+    "evaluate",
+    "report",
+    "cli",
+    "__main__",
+]
+ROOT = Path(varsmooth.__file__).parent
+
+
+def test_public_names_are_pinned():
+    assert set(varsmooth.__all__) == PUBLIC
+    assert all(hasattr(varsmooth, name) for name in PUBLIC)
+
+
+def imported_layers(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        modules = []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            modules = [node.module or ""]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        found |= {module.split(".")[1] for module in modules if module.startswith("varsmooth.")}
+    return found
+
+
+def test_imports_go_one_way():
+    modules = [path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py"]
+    assert len(modules) > 10
+    for path in modules:
+        layer = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        allowed = LAYERS[: LAYERS.index(layer) + 1]
+        assert imported_layers(path) <= set(allowed), f"{path.relative_to(ROOT)} imports from below"
+
+
+def test_every_layer_of_the_list_exists():
+    present = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert present - {"__init__"} == set(LAYERS)
