@@ -1,0 +1,53 @@
+"""Opening a corpus by name or from a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from varsmooth.errors import InputError, nearest
+from varsmooth.text.named import DESCRIPTIONS, KNOWN, locate
+from varsmooth.text.python_docs import MIN_COUNT, python_texts
+from varsmooth.text.reading import exists
+from varsmooth.text.splits import FILES, Corpus
+from varsmooth.text.synthetic import synthetic_corpus
+from varsmooth.text.vocab import Vocab
+
+__all__ = ["Corpus", "open_corpus"]
+
+
+def open_corpus(
+    data: str | Path,
+    *,
+    data_dir: Path | None = None,
+    min_count: int | None = None,
+    max_words: int | None = None,
+    vocab: Vocab | None = None,
+    max_tokens: int | None = None,
+    refresh: bool = False,
+) -> Corpus:
+    """Open ``python``, ``synthetic``, ``ptb``, ``wikitext-2`` or a folder; the options are those of ``Corpus``.
+
+    ``min_count`` is 1 unless given, and 3 for ``python``. ``data_dir`` is where ``ptb`` and ``wikitext-2`` are
+    looked for (else ``$VARSMOOTH_DATA``); ``refresh`` builds ``python`` anew instead of taking it from the cache.
+    """
+    if max_tokens is not None and max_tokens < 1:
+        raise InputError(f"--max-tokens must be at least 1, not {max_tokens}")
+    count = min_count if min_count is not None else MIN_COUNT if data == "python" else 1
+    if data == "python":
+        texts = python_texts(refresh=refresh)
+        return Corpus.from_texts(texts, name="python", min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
+    if data == "synthetic":
+        return synthetic_corpus(min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
+    name = str(data) if data in KNOWN else None
+    folder = locate(name, data_dir) if name else _folder(data)
+    return Corpus.from_folder(folder, name=name, min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
+
+
+def _folder(data: str | Path) -> Path:
+    path = Path(data)
+    if len(path.parts) > 1 or exists(path):
+        return path
+    raise InputError(
+        f"there is no data set and no folder called {str(data)!r}{nearest(str(data), DESCRIPTIONS)}; give one of "
+        f"{', '.join(DESCRIPTIONS)} or a folder that holds {', '.join(FILES)}"
+    )

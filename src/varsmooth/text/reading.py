@@ -1,0 +1,75 @@
+"""Reading text files line by line, with one clear line for everything that can be wrong with them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from varsmooth.errors import InputError
+
+
+class Digest(Protocol):
+    """What ``hashlib.sha256()`` returns, as far as reading needs it."""
+
+    def update(self, data: bytes, /) -> object: ...
+
+
+def read_lines(path: Path, digest: Digest | None = None) -> Iterator[list[str]]:
+    """Yield the tokens of each line, split on white space; a blank line yields ``[]``.
+
+    ``digest`` is fed the file's bytes on the way.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            yield from decode_lines(file, str(path), digest)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except PermissionError:
+        raise InputError(f"{path}: no permission to read it; try chmod +r on it and +x on its folders") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder where a text file belongs") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def exists(path: Path) -> bool:
+    """Tell whether there is such a file or folder; unlike ``Path.exists``, never take a missing permission for a no."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        raise InputError(f"{path}: no permission to look at it; try chmod +x on its folders") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be opened: {getattr(error, 'strerror', error)}") from None
+    return True
+
+
+def decode_lines(lines: Iterable[bytes], source: str, digest: Digest | None = None) -> Iterator[list[str]]:
+    """Yield the tokens of each raw line; ``source`` is the name that errors give."""
+    offset = 0
+    empty = True
+    for raw in lines:
+        if digest is not None:
+            digest.update(raw)
+        text = _decode(raw, offset, source)
+        offset += len(raw)
+        if text:
+            empty = False
+            yield text.split()
+    if empty:
+        raise InputError(f"{source} is empty; it must hold at least one line of text")
+
+
+def _decode(raw: bytes, offset: int, source: str) -> str:
+    if b"\0" in raw:
+        place = offset + raw.index(b"\0")
+        raise InputError(f"{source} holds binary data (a NUL byte at byte {place}); it must be plain UTF-8 text")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        place, value = offset + error.start, raw[error.start]
+        raise InputError(f"{source} is not UTF-8 (0x{value:02x} at byte {place}); save it as UTF-8") from None
+    return text[1:] if offset == 0 and raw.startswith(codecs.BOM_UTF8) else text

@@ -1,0 +1,126 @@
+"""Token streams: a text's words as numbers, with its line ends, before there is a vocabulary."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from varsmooth.errors import InputError
+from varsmooth.text.reading import decode_lines, read_lines
+from varsmooth.text.vocab import EOS, UNK, Vocab
+
+Ids = npt.NDArray[np.int64]
+
+
+class Lexicon(dict[str, int]):
+    """Words numbered in the order in which they were first asked for."""
+
+    def __missing__(self, word: str) -> int:
+        self[word] = number = len(self)
+        return number
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One split: word numbers of a lexicon with ``<eos>`` after each line, and the place just after each line."""
+
+    source: str
+    ids: Ids
+    line_ends: Ids
+    checksum: str
+
+    @classmethod
+    def from_file(cls, path: Path, lexicon: Lexicon) -> Stream:
+        """Read a text file, adding its words to the lexicon."""
+        digest = hashlib.sha256()
+        ids, line_ends = _number(read_lines(path, digest), lexicon)
+        return cls(str(path), ids, line_ends, digest.hexdigest())
+
+    @classmethod
+    def from_text(cls, text: str, source: str, lexicon: Lexicon) -> Stream:
+        """Read a text in memory as if it were a file called ``source``."""
+        raw = text.encode()
+        ids, line_ends = _number(decode_lines(io.BytesIO(raw), source), lexicon)
+        return cls(source, ids, line_ends, hashlib.sha256(raw).hexdigest())
+
+    def whole_lines(self, limit: int) -> int:
+        """Return how many lines fit into ``limit`` tokens."""
+        return int(np.searchsorted(self.line_ends, limit, side="right"))
+
+    def first_lines(self, lines: int) -> Stream:
+        """Return the stream cut after that many lines."""
+        line_ends = self.line_ends[:lines]
+        return replace(self, ids=self.ids[: line_ends[-1]], line_ends=line_ends)
+
+
+def _number(lines: Iterable[list[str]], lexicon: Lexicon) -> tuple[Ids, Ids]:
+    ids, line_ends = array("q"), array("q")
+    number, eos = lexicon.__getitem__, lexicon[EOS]
+    for tokens in lines:
+        ids.extend(map(number, tokens))
+        ids.append(eos)
+        line_ends.append(len(ids))
+    return np.frombuffer(ids, dtype=np.int64), np.frombuffer(line_ends, dtype=np.int64)
+
+
+def shorten(streams: Mapping[str, Stream], max_tokens: int) -> dict[str, Stream]:
+    """Keep the first whole lines of train that fit into ``max_tokens``, and the same share of the other splits."""
+    train = streams["train"]
+    if max_tokens >= len(train.ids):
+        return dict(streams)
+    lines = train.whole_lines(max_tokens)
+    if lines == 0:
+        raise InputError(
+            f"--max-tokens {max_tokens} leaves nothing to train on: the first line of {train.source} has "
+            f"{train.line_ends[0]} tokens"
+        )
+    share = max_tokens / len(train.ids)
+    shorter = {"train": train.first_lines(lines)}
+    for name in ("valid", "test"):
+        stream = streams[name]
+        lines_for_two_tokens = int(np.searchsorted(stream.line_ends, 2)) + 1
+        shorter[name] = stream.first_lines(max(stream.whole_lines(int(share * len(stream.ids))), lines_for_two_tokens))
+    return shorter
+
+
+def count_words(stream: Stream, lexicon: Lexicon) -> dict[str, int]:
+    """Return how often each word of the stream occurs in it."""
+    counts = np.bincount(stream.ids, minlength=len(lexicon)).tolist()
+    return {word: count for word, count in zip(lexicon, counts, strict=True) if count}
+
+
+class Encoder:
+    """Turns lexicon numbers into vocabulary ids, unknown words into ``<unk>``."""
+
+    def __init__(self, lexicon: Lexicon, vocab: Vocab, rarest: int) -> None:
+        """``rarest`` is the smallest count of a training word: one more makes an ``<unk>``, and errors say so."""
+        unknown = -1 if vocab.unk_id is None else vocab.unk_id
+        rows = (vocab.index(word) for word in lexicon)
+        self._table = np.array([unknown if row is None else row for row in rows], dtype=np.int64)
+        self._lexicon = lexicon
+        self._rarest = rarest
+
+    def encode(self, stream: Stream) -> torch.Tensor:
+        """Return the stream as a 1-D int64 tensor, or name the first unknown word when there is no ``<unk>``."""
+        ids = self._table[stream.ids]
+        unknown = ids < 0
+        if unknown.any():
+            raise InputError(self._complaint(stream, int(unknown.argmax())))
+        return torch.from_numpy(ids)
+
+    def _complaint(self, stream: Stream, place: int) -> str:
+        word = list(self._lexicon)[stream.ids[place]]
+        line = int(np.searchsorted(stream.line_ends, place, side="right")) + 1
+        return (
+            f"{stream.source}, line {line}: the word {word!r} is not in the vocabulary, which has no {UNK}; "
+            f"build the vocabulary with --min-count {self._rarest + 1} so that rare words become {UNK}, "
+            "or add the word to the training text"
+        )
