@@ -2,9 +2,26 @@
 
 from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError
+from varsmooth.evaluate import LanguageModel
 from varsmooth.posterior import EmbeddingPosterior, OutputLoss, output_loss
 from varsmooth.proposal import Proposal, noise
+from varsmooth.text import Corpus, Vocab, open_corpus
 from varsmooth.text.counts import Counts
+from varsmooth.version import VERSION
 
-__version__ = "0.1.0"
-__all__ = ["Counts", "DrawKey", "EmbeddingPosterior", "InputError", "OutputLoss", "Proposal", "noise", "output_loss"]
+__version__ = VERSION
+__all__ = [
+    "Corpus",
+    "Counts",
+    "DrawKey",
+    "EmbeddingPosterior",
+    "InputError",
+    "LanguageModel",
+    "OutputLoss",
+    "Proposal",
+    "Vocab",
+    "__version__",
+    "noise",
+    "open_corpus",
+    "output_loss",
+]

@@ -17,3 +17,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint such as ``; did you mean 'vanilla'?`` or an empty string when nothing is near."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Refuse a value that is not among the choices, with the nearest one as a hint."""
+    known = list(choices)
+    if value not in known:
+        raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -18,7 +19,7 @@ def by_hand(streams, vocab_size):
     unigram, after, before = Counter(), defaultdict(set), defaultdict(set)
     for stream in streams:
         unigram.update(stream)
-        for left, right in zip(stream, stream[1:], strict=False):
+        for left, right in itertools.pairwise(stream):
             after[left].add(right)
             before[right].add(left)
     return tuple(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from varsmooth.draws import DrawKey, Integers, pick, row_words
-from varsmooth.errors import InputError, nearest
+from varsmooth.errors import InputError, check_choice
 from varsmooth.ops.draw_rows import DrawPlan, draw_rows, replaced_words
 from varsmooth.posterior.kl import KLForm, kl_weights
 from varsmooth.proposal import Proposal
@@ -36,9 +36,9 @@ class EmbeddingPosterior:
         dropout_granularity: Granularity = "element",
         variance: float = 0.0,
     ) -> None:
-        _check_choice("granularity", granularity, get_args(Granularity))
-        _check_choice("scope", scope, get_args(Scope))
-        _check_choice("dropout_granularity", dropout_granularity, get_args(Granularity))
+        check_choice("granularity", granularity, get_args(Granularity))
+        check_choice("scope", scope, get_args(Scope))
+        check_choice("dropout_granularity", dropout_granularity, get_args(Granularity))
         if not 0 <= dropout < 1:
             raise InputError(f"dropout must be in [0, 1), got {dropout}")
         if not 0 <= variance < float("inf"):
@@ -149,8 +149,3 @@ class EmbeddingPosterior:
         sequence = torch.arange(first_sequence, first_sequence + B, device=ids.device).repeat(T)
         position = torch.arange(T, device=ids.device).repeat_interleave(B)
         return ids.reshape(-1), *self._coordinates(sequence, position, scope)
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}")

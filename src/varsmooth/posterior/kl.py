@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from varsmooth.errors import InputError, nearest
+from varsmooth.errors import check_choice
 from varsmooth.proposal import Proposal
 
 KLForm = Literal["exact", "printed", "plain"]
@@ -15,8 +15,7 @@ KLForm = Literal["exact", "printed", "plain"]
 
 def kl_weights(proposal: Proposal | None, vocab_size: int, form: KLForm = "exact") -> Tensor:
     """Return c_v of eqs. 6 to 8, in double precision: by how much the squared norm of row v counts."""
-    if form not in get_args(KLForm):
-        raise InputError(f"form must be one of {', '.join(get_args(KLForm))}, got {form!r}{nearest(form, get_args(KLForm))}")
+    check_choice("form", form, get_args(KLForm))
     if proposal is None or form == "plain":
         device = None if proposal is None else proposal.rate.device
         return torch.ones(vocab_size, dtype=torch.float64, device=device)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varsmooth.draws import DrawKey
-from varsmooth.errors import InputError, nearest
+from varsmooth.errors import InputError, check_choice
 from varsmooth.posterior.embedding import EmbeddingPosterior, Scope
 
 OutputRule = Literal["none", "target", "table"]
@@ -64,9 +64,7 @@ def output_loss(
 
 
 def _check(hidden: Tensor, targets: Tensor, posterior: EmbeddingPosterior, rule: OutputRule, replaced: Tensor | None) -> None:
-    if rule not in get_args(OutputRule):
-        choices = get_args(OutputRule)
-        raise InputError(f"rule must be one of {', '.join(choices)}, got {rule!r}{nearest(rule, choices)}")
+    check_choice("rule", rule, get_args(OutputRule))
     if hidden.shape[:2] != targets.shape or hidden.shape[2] != posterior.weight.shape[1]:
         shapes = [tuple(tensor.shape) for tensor in (hidden, targets, posterior.weight)]
         raise InputError(f"hidden {shapes[0]} does not fit targets {shapes[1]} and a table {shapes[2]}")

@@ -1,0 +1,48 @@
+"""The command-line application: where verbs are registered, and how errors leave it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+from rich.console import Console
+
+from varsmooth.errors import InputError
+from varsmooth.version import VERSION
+
+BAD_INPUT = 2
+
+app = App(
+    name="varsmooth",
+    version=VERSION,
+    help="Variational smoothing for language models trained on little data.",
+    help_format="markdown",
+)
+
+errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and leave with its status: 0, 2 for bad input, 128 + n after signal n."""
+    try:
+        status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value", console=Console())
+    except CycloptsError as error:
+        _fail(str(error))
+    except InputError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        # The reader has gone (varsmooth score ... | head): leave quietly, and keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    """Print one line and leave with status 2."""
+    errors.print("varsmooth: " + " ".join(message.split()))
+    sys.exit(BAD_INPUT)

@@ -1,0 +1,115 @@
+"""varsmooth report"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from varsmooth.cli.app import app, errors
+from varsmooth.errors import InputError
+from varsmooth.report import (
+    Row,
+    RunSummary,
+    as_json,
+    as_markdown,
+    as_rich_table,
+    build_rows,
+    load_run,
+    write_learning_curves,
+    write_page,
+)
+from varsmooth.report.plots import MissingPlotError
+from varsmooth.text.reading import exists
+
+DEFAULT_PAGE = Path("report.html")
+
+
+@app.command
+def report(
+    *runs: Path,
+    out: Path | None = None,
+    force: Annotated[bool, Parameter(negative="")] = False,
+    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    markdown: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Compare runs: a table with mean and spread over seeds, learning curves and one page that holds it all.
+
+    Runs of one recipe that differ only by their seed make one row. The page needs nothing beside it; the learning curves are
+    also written as a PNG of the same name.
+
+    Examples:
+
+        varsmooth report runs/vanilla runs/kn --out comparison.html
+        varsmooth report runs/* --markdown
+
+    Parameters
+    ----------
+    runs
+        Run folders, as `varsmooth train` made them.
+    out
+        The page to write, whose name ends in .html; report.html unless given. With --json or --markdown, a page is written only
+        where this asks for one.
+    force
+        Replace the page and its picture where they exist.
+    json_
+        Print the table as JSON.
+    markdown
+        Print the table as Markdown.
+    """
+    if not runs:
+        raise InputError("no runs to report on: name at least one run folder, as in varsmooth report runs/first")
+    if json_ and markdown:
+        raise InputError("--json and --markdown are two forms of one table; give one of them")
+    page = out or (None if json_ or markdown else DEFAULT_PAGE)
+    if page is not None:
+        _check_page(page, force)
+    summaries = [load_run(run) for run in runs]
+    rows = build_rows(summaries)
+    curves = None if page is None else _write(page, summaries)
+    if json_:
+        files = {"page": page, "curves": curves}
+        print(json.dumps({"rows": as_json(rows), **{name: path and str(path) for name, path in files.items()}}))
+        return
+    _print_rows(rows, markdown)
+    where = errors if markdown else Console()
+    for name, path in (("page", page), ("learning curves", curves)):
+        if path is not None:
+            where.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _check_page(page: Path, force: bool) -> None:
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out {page}: the page is HTML; give it a name that ends in .html")
+    for path in (page, _picture(page)):
+        if not force and exists(path):
+            raise InputError(f"{path} exists already; choose another name with --out, or replace it with --force")
+
+
+def _picture(page: Path) -> Path:
+    return page.with_suffix(".png")
+
+
+def _write(page: Path, runs: Sequence[RunSummary]) -> Path | None:
+    """Write the page, and the curves beside it where there are any; return where the curves are."""
+    title = ", ".join(dict.fromkeys(run.data_name for run in runs))
+    write_page(page, runs, title=f"Language models on {title}")
+    if not any(run.curve for run in runs):
+        return None
+    try:
+        write_learning_curves(_picture(page), runs)
+    except MissingPlotError as error:
+        errors.print(f"varsmooth: no learning curves: {error}")
+        return None
+    return _picture(page)
+
+
+def _print_rows(rows: Sequence[Row], markdown: bool) -> None:
+    if markdown:
+        print(as_markdown(rows), end="")
+    else:
+        Console().print(as_rich_table(rows))

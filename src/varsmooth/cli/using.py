@@ -1,0 +1,209 @@
+"""varsmooth eval, score and generate"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from varsmooth.cli.app import app
+from varsmooth.errors import InputError
+from varsmooth.evaluate import Evaluation, LanguageModel
+from varsmooth.experiment import corpus_of
+from varsmooth.text.reading import decode_lines, read_lines
+from varsmooth.text.splits import Corpus
+from varsmooth.train.build import resolve_device
+
+Split = Literal["train", "valid", "test"]
+Rule = Literal["mode", "mean", "mean-input", "sample"]
+
+
+@app.command(name="eval")
+def evaluate_run(
+    run: Path,
+    *,
+    split: Split = "test",
+    predict: Rule | None = None,
+    samples: int = 20,
+    average: Literal["arithmetic", "geometric"] = "arithmetic",
+    temperature: str = "1",
+    batch: int = 1,
+    seed: int = 0,
+    data: str | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> None:
+    """Measure the perplexity of a run's best model.
+
+    Examples:
+
+        varsmooth eval runs/kn
+        varsmooth eval runs/kn --split valid --predict mean --temperature auto --json
+        varsmooth eval runs/kn --predict sample --samples 20 --average geometric
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    split
+        The part of the corpus to measure.
+    predict
+        Which table predicts; the default is the recipe's own.
+    samples
+        Draws of the tables, with `--predict sample`.
+    average
+        Average the draws' probabilities (arithmetic) or their log-likelihoods (geometric).
+    temperature
+        A number, or `auto` for the one that is best on valid.
+    batch
+        Columns to cut the split into. 1 carries the state through the whole split, as published figures do; more is faster, and
+        each column then starts from a short context.
+    seed
+        Of the draws, with `--predict sample`.
+    data
+        Another data set or folder than the run's own, encoded with the run's vocabulary.
+    device
+        Where to compute.
+    json_
+        Print one JSON object.
+    """
+    if batch < 1:
+        raise InputError(f"--batch must be at least 1, got {batch}")
+    model = LanguageModel.load(run, str(resolve_device(device)))
+    corpus = _corpus(model, data)
+    rule = predict or model.predict
+    degree = _temperature(model, corpus, rule, temperature)
+    found = model.evaluate(getattr(corpus, split), rule, degree, batch=batch, samples=samples, average=average, seed=seed)
+    if json_:
+        print(json.dumps(_figures(found, split)))
+    else:
+        Console().print(_table(found, split))
+
+
+@app.command
+def score(run: Path, file: Path = Path("-"), *, predict: Literal["mode", "mean", "mean-input"] | None = None) -> None:
+    """Score each line of a text: one JSON object per line, as soon as the line is read.
+
+    Every line stands alone. Its end counts as a token. Words that the vocabulary lacks count as `unknown`.
+
+    Examples:
+
+        varsmooth score runs/kn text.txt
+        echo 'return the length of the list .' | varsmooth score runs/kn -
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    file
+        A text file, or - for standard input.
+    predict
+        Which table predicts; the default is the recipe's own.
+    """
+    model = LanguageModel.load(run)
+    for scored in model.score(_lines(file), predict):
+        figures = {
+            "log_probability": scored.log_probability,
+            "tokens": scored.tokens,
+            "perplexity": scored.perplexity,
+            "unknown": scored.unknown,
+        }
+        print(json.dumps(figures), flush=True)
+
+
+@app.command
+def generate(
+    run: Path,
+    *,
+    prompt: str,
+    words: int = 30,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    seed: int = 0,
+    predict: Literal["mode", "mean", "mean-input"] | None = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> None:
+    """Continue a prompt until the line ends or enough words are written.
+
+    Examples:
+
+        varsmooth generate runs/kn --prompt "return the" --words 20
+        varsmooth generate runs/kn --prompt "this method" --temperature 0.8 --top-k 40 --seed 3
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    prompt
+        The words to start from, separated by spaces.
+    words
+        The most words to add.
+    temperature
+        Below 1 is safer, above 1 is wilder.
+    top_k
+        Choose among the k likeliest words; 0 for all.
+    seed
+        The same seed writes the same text.
+    predict
+        Which table predicts; the default is the recipe's own.
+    json_
+        Print one JSON object.
+    """
+    model = LanguageModel.load(run)
+    text = model.generate(prompt, words, temperature=temperature, top_k=top_k, seed=seed, predict=predict)
+    print(json.dumps({"prompt": prompt, "text": text, "seed": seed}) if json_ else text)
+
+
+def _corpus(model: LanguageModel, data: str | None) -> Corpus:
+    """Open the run's corpus, or another one, in the run's vocabulary."""
+    config = model.config
+    if data is not None:
+        config = replace(config, data=replace(config.data, name=data, max_tokens=0))
+    return corpus_of(config, model.vocab)
+
+
+def _temperature(model: LanguageModel, corpus: Corpus, rule: Rule, temperature: str) -> float:
+    if temperature == "auto":
+        if rule == "sample":
+            raise InputError("--temperature auto goes with --predict mode, mean or mean-input; give a number with sample")
+        return model.best_temperature(corpus.valid, rule)
+    try:
+        return float(temperature)
+    except ValueError:
+        raise InputError(f"--temperature takes a number or auto, got {temperature!r}") from None
+
+
+def _figures(found: Evaluation, split: str) -> dict[str, object]:
+    figures: dict[str, object] = {
+        "split": split,
+        "perplexity": found.perplexity,
+        "nll": found.nll,
+        "tokens": found.tokens,
+        "predict": found.predict,
+        "temperature": found.temperature,
+    }
+    if found.samples is not None:
+        figures |= {"samples": found.samples, "average": found.average}
+    return figures
+
+
+def _table(found: Evaluation, split: str) -> Table:
+    table = Table("figure", "value", show_header=False)
+    for name, value in _figures(found, split).items():
+        table.add_row(
+            name, f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+        )
+    return table
+
+
+def _lines(file: Path) -> Iterator[str]:
+    tokens = decode_lines(sys.stdin.buffer, "standard input") if str(file) == "-" else read_lines(file)
+    for line in tokens:
+        yield " ".join(line)

@@ -1,0 +1,320 @@
+"""Everything a run can be told, as frozen dataclasses that are read from and written to TOML."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from varsmooth.errors import InputError, nearest
+from varsmooth.posterior import Granularity, KLForm, OutputRule, Scope
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The values a number may take; ``open`` names the ends that do not belong to it."""
+
+    low: float
+    high: float
+    open: Literal["", "low", "high", "both"] = ""
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open in ("low", "both") else value >= self.low
+        below = value < self.high if self.open in ("high", "both") else value <= self.high
+        return above and below
+
+    def __str__(self) -> str:
+        left = "(" if self.open in ("low", "both") else "["
+        right = ")" if self.open in ("high", "both") else "]"
+        return f"{left}{self.low}, {self.high}{right}"
+
+
+Size = Annotated[int, Interval(1, 10**9)]
+SizeOrNone = Annotated[int, Interval(0, 10**9)]
+Seed = Annotated[int, Interval(0, 2**32, "high")]
+Probability = Annotated[float, Interval(0, 1)]
+Rate = Annotated[float, Interval(0, 1, "high")]
+Positive = Annotated[float, Interval(0, math.inf, "both")]
+NotNegative = Annotated[float, Interval(0, math.inf, "high")]
+
+Method = Literal["none", "noising", "variational"]
+Scheme = Literal["kneser-ney", "linear-interpolation", "absolute-discounting", "blank"]
+Tie = Literal["independent", "shared-draw"]
+Prediction = Literal["mode", "mean", "mean-input"]
+Cell = Literal["lstm", "gru"]
+RecurrentKind = Literal["rows", "dropconnect", "update"]
+RecurrentScope = Literal["batch", "sequence"]
+Schedule = Literal["cosine", "plateau", "constant"]
+Precision = Literal["fp32", "bf16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    name: str = "python"  # a named data set, or a folder with train.txt, valid.txt and test.txt
+    data_dir: str = ""  # where ptb/ and wikitext-2/ lie; empty: $VARSMOOTH_DATA, else the cache
+    min_count: SizeOrNone = 0  # words rarer than this become <unk>; 0: the data set's own default
+    max_words: SizeOrNone = 0  # keep only the most frequent words; 0: no limit
+    max_tokens: SizeOrNone = 0  # cut each split after this many tokens; 0: no limit
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    cell: Cell = "lstm"  # the recurrent cell
+    hidden: Size = 512  # units per layer, and the size of the word vectors
+    layers: Size = 2  # recurrent layers
+    tied: bool = True  # one table serves as input and output table
+
+
+@dataclass(frozen=True)
+class SmoothingConfig:
+    method: Method = "none"  # no smoothing, data noising (the predecessor), or variational smoothing
+    scheme: Scheme = "kneser-ney"  # what may replace a word, and how often
+    gamma: Probability = 0.2  # strength: the rate, or its factor where the rate depends on counts
+    granularity: Granularity = "word"  # choose a replacement per word, or per word and dimension
+    scope: Scope = "sequence"  # how long an input draw lasts
+    output: OutputRule = "none"  # what is replaced on the output side
+    tie: Tie = "independent"  # whether tied tables share one draw
+    variance: NotNegative = 0.0  # Gaussian variance around every mixture component
+    kl: KLForm = "exact"  # weights of the penalty on the tables; without smoothing all forms are 1
+    predict: Prediction = "mode"  # which table serves at prediction time
+
+
+@dataclass(frozen=True)
+class DropoutConfig:
+    tables: Rate = 0.5  # dropout of the input and output tables
+    tables_granularity: Granularity = "element"  # drop single elements, or whole words
+    recurrent: Rate = 0.2  # dropout of the recurrent matrices
+    recurrent_kind: RecurrentKind = "rows"  # hidden units' outgoing weights, single weights, or the cell's update
+    recurrent_scope: RecurrentScope = "batch"  # one mask per batch, or one per sequence
+    recurrent_variance: NotNegative = 0.0  # Gaussian variance on the recurrent matrices
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    steps: Size = 20_000  # training steps
+    batch: Size = 64  # sequences side by side
+    window: Size = 35  # tokens per step and sequence
+    lr: Positive = 0.003  # learning rate at its height
+    l2: NotNegative = 1e-4  # lambda: weight of the penalty on tables and other parameters
+    clip: Positive = 10.0  # largest norm of the gradient, for a loss summed over the window
+    schedule: Schedule = "cosine"  # how the learning rate falls
+    final_lr_fraction: Probability = 0.0  # where the cosine ends, as a fraction of lr
+    plateau_factor: Annotated[float, Interval(0, 1, "both")] = 0.5  # plateau: multiply the rate by this ...
+    plateau_patience: Size = 3  # ... after this many evaluations without gain
+    average: Rate = 0.0  # decay of the moving average of the weights; 0: no averaging
+    eval_every: SizeOrNone = 0  # steps between evaluations; 0: once per epoch
+    save_every: Size = 500  # steps between saved states
+    patience: SizeOrNone = 0  # stop after this many evaluations without gain; 0: never
+    precision: Precision = "fp32"  # arithmetic of the forward and backward pass
+    device: Device = "auto"  # auto: a GPU where there is one
+    seed: Seed = 1  # of every random choice
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    batch: Size = 16  # columns the development set is cut into
+    window: Size = 128  # tokens per step
+    burn_in: SizeOrNone = 64  # tokens read before each column, for context
+
+
+SECTIONS: dict[str, Callable[..., Any]] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "smoothing": SmoothingConfig,
+    "dropout": DropoutConfig,
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+}
+HINTS = {section: get_type_hints(kind, include_extras=True) for section, kind in SECTIONS.items()}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration; making one checks every value, so a Config that exists is a sound one."""
+
+    name: str = ""
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    smoothing: SmoothingConfig = field(default_factory=SmoothingConfig)
+    dropout: DropoutConfig = field(default_factory=DropoutConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+    def __post_init__(self) -> None:
+        _checked("name", self.name, str)
+        for section, hints in HINTS.items():
+            values = getattr(self, section)
+            checked = {key: _checked(f"{section}.{key}", getattr(values, key), hint) for key, hint in hints.items()}
+            object.__setattr__(self, section, replace(values, **checked))
+        _check_together(self)
+
+
+def load_config(path: Path | str) -> Config:
+    """Read a configuration file, such as a run's ``config.toml``."""
+    return config_from_mapping(read_toml(Path(path)), str(path))
+
+
+def config_from_mapping(mapping: Mapping[str, Any], source: str) -> Config:
+    """Build a configuration from nested mappings; what they leave out keeps its default. ``source`` opens every message."""
+    try:
+        sections = {key: _section(key, value) for key, value in mapping.items()}
+        return Config(**sections)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+
+
+def override(config: Config, settings: Iterable[str]) -> Config:
+    """Apply ``section.key=value`` settings in turn and check the result as a whole."""
+    mapping = to_mapping(config)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set takes section.key=value, such as train.lr=0.004; got {setting!r}")
+        section, _, key = name.strip().rpartition(".")
+        place = mapping.setdefault(section, {}) if section else mapping
+        if not isinstance(place, dict):
+            raise InputError(f"--set: {_unknown(name.strip())}")
+        place[key] = _scalar(text.strip(), is_text=isinstance(place.get(key), str))
+    return config_from_mapping(mapping, "--set")
+
+
+def to_mapping(config: Config) -> dict[str, Any]:
+    """Return the configuration as nested dictionaries, in the order of the file."""
+    return asdict(config)
+
+
+def to_toml(config: Config) -> str:
+    """Return the configuration as TOML text that ``load_config`` reads back as an equal one."""
+    mapping = to_mapping(config)
+    lines = [f"name = {_literal(mapping.pop('name'))}"]
+    for section, values in mapping.items():
+        lines += ["", f"[{section}]", *(f"{key} = {_literal(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def config_checksum(config: Config) -> str:
+    """Return the SHA-256 of every value in the configuration."""
+    return hashlib.sha256(json.dumps(to_mapping(config), sort_keys=True).encode()).hexdigest()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, with a message that names the file where it cannot be read."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Parse TOML text; ``source`` names it in messages."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source}: not valid TOML: {error}") from None
+
+
+def _check_together(config: Config) -> None:
+    """Refuse values that are fine alone and make no sense together."""
+    smoothing, dropout = config.smoothing, config.dropout
+    if smoothing.output == "target" and smoothing.granularity != "word":
+        raise InputError("smoothing.output=target needs smoothing.granularity=word, got element; or use smoothing.output=table")
+    if smoothing.tie == "shared-draw":
+        if not config.model.tied:
+            raise InputError("smoothing.tie=shared-draw needs model.tied=true, got false")
+        if smoothing.output != "table":
+            raise InputError(f"smoothing.tie=shared-draw needs smoothing.output=table, got {smoothing.output}")
+        if smoothing.scope != "batch":
+            raise InputError(f"smoothing.tie=shared-draw needs smoothing.scope=batch, got {smoothing.scope}")
+    if smoothing.method == "noising":
+        for key, needed in {"granularity": "word", "output": "none", "kl": "plain"}.items():
+            if (value := getattr(smoothing, key)) != needed:
+                raise InputError(f"smoothing.method=noising needs smoothing.{key}={needed}, got {value}")
+    if dropout.recurrent_kind == "dropconnect" and dropout.recurrent_scope == "sequence":
+        raise InputError("dropout.recurrent_kind=dropconnect needs dropout.recurrent_scope=batch, got sequence")
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """Return ``value`` as the type that ``hint`` asks for, or refuse it by name."""
+    if get_origin(hint) is Literal:
+        choices = get_args(hint)
+        if value not in choices:
+            hinted = nearest(value, choices) if isinstance(value, str) else ""
+            raise InputError(f"{name} must be one of {', '.join(choices)}, got {_shown(value)}{hinted}")
+        return value
+    if get_origin(hint) is Annotated:
+        kind, interval = get_args(hint)
+        return _checked_number(name, value, kind, interval)
+    if type(value) is not hint:
+        raise InputError(f"{name} must be {'true or false' if hint is bool else 'a string'}, got {_shown(value)}")
+    if hint is str and any(letter == "\0" or "\ud800" <= letter <= "\udfff" for letter in value):
+        raise InputError(f"{name} must be text without NUL or undecodable bytes, got {value!a}")
+    return value
+
+
+def _checked_number(name: str, value: Any, kind: type, interval: Interval) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+        raise InputError(f"{name} must be {'a whole number' if kind is int else 'a number'}, got {_shown(value)}")
+    if value not in interval:
+        raise InputError(f"{name} must be in {interval}, got {_shown(value)}")
+    try:
+        return value if kind is int else float(value) + 0.0  # the sum turns -0.0 into 0.0: one value, one checksum
+    except OverflowError:
+        raise InputError(f"{name} must be in {interval}, got {_shown(value)}") from None
+
+
+def _section(key: str, value: Any) -> Any:
+    """Return what ``Config`` takes for the top-level ``key`` of a file."""
+    if key == "name":
+        return value
+    if key not in SECTIONS:
+        raise InputError(_unknown(key))
+    if not isinstance(value, Mapping):
+        raise InputError(f"{key} is a section with keys such as {key}.{next(iter(HINTS[key]))}, got {_shown(value)}")
+    for name in value:
+        if name not in HINTS[key]:
+            raise InputError(_unknown(f"{key}.{name}"))
+    return SECTIONS[key](**value)
+
+
+def _unknown(name: str) -> str:
+    """Return a message on an unknown key: the same key in another section is the best hint, else the nearest name."""
+    known = ["name", *SECTIONS, *(f"{section}.{key}" for section, keys in HINTS.items() for key in keys)]
+    last = name.rpartition(".")[2]
+    same = [candidate for candidate in known if candidate.rpartition(".")[2] == last and "." in candidate]
+    return f"unknown key {_shown(name)}" + (f"; did you mean {same[0]!r}?" if same else nearest(name, known))
+
+
+def _scalar(text: str, *, is_text: bool) -> Any:
+    """Parse the value of a setting as TOML; a bare word is a string, and so is anything where a string is wanted."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    value = parsed["value"]
+    return value if len(parsed) == 1 and (isinstance(value, str) or not is_text) else text
+
+
+def _literal(value: str | bool | int | float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)
+
+
+def _shown(value: Any) -> str:
+    """Return ``value`` for a one-line message, however large it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

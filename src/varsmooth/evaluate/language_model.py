@@ -1,0 +1,163 @@
+"""A trained language model for use: perplexity, scores and text, in a few lines of Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from varsmooth.config import Config
+from varsmooth.draws import DrawKey, Site, row_words
+from varsmooth.errors import InputError
+from varsmooth.evaluate.stream import Average, Evaluation, PredictOrSample, best_temperature, evaluate
+from varsmooth.model import Predict, RecurrentLanguageModel
+from varsmooth.text.vocab import UNK, Vocab
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.model_file import load_network
+
+
+@dataclass(frozen=True)
+class LineScore:
+    """What a model makes of one line, its end included; ``log_probability`` in nats."""
+
+    log_probability: float
+    tokens: int
+    unknown: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(-self.log_probability / self.tokens, 700.0))
+
+
+class LanguageModel:
+    """A network with its vocabulary. ``predict`` is how it predicts unless told otherwise."""
+
+    def __init__(self, network: RecurrentLanguageModel, vocab: Vocab, config: Config) -> None:
+        self.network = network.eval()
+        self.vocab = vocab
+        self.config = config
+        self.predict: Predict = config.smoothing.predict
+
+    @classmethod
+    def load(cls, run: Path | str, device: str = "cpu") -> Self:
+        """Load the best model of a run's folder; nothing in it is executed."""
+        network, config, vocab = load_network(RunFolder.open(run))
+        return cls(network.to(device), vocab, config)
+
+    def perplexity(
+        self, ids: Tensor | Sequence[int], predict: PredictOrSample | None = None, temperature: float = 1.0
+    ) -> float:
+        """Return the perplexity of a stream of ids, its first predicted from ``<eos>``."""
+        return self.evaluate(ids, predict, temperature).perplexity
+
+    def evaluate(
+        self,
+        ids: Tensor | Sequence[int],
+        predict: PredictOrSample | None = None,
+        temperature: float = 1.0,
+        *,
+        batch: int = 1,
+        samples: int = 20,
+        average: Average = "arithmetic",
+        seed: int = 0,
+    ) -> Evaluation:
+        """Return loss, tokens and perplexity of a stream; see ``varsmooth.evaluate.stream.evaluate``."""
+        settings, chosen = self.config.evaluate, predict or self.predict
+        return evaluate(
+            self.network,
+            self._checked(ids),
+            self.vocab.eos_id,
+            predict=chosen,
+            temperature=temperature,
+            batch=batch,
+            # One draw per window: sampling uses the windows that the model was trained with.
+            window=self.config.train.window if chosen == "sample" else settings.window,
+            burn_in=settings.burn_in,
+            samples=samples,
+            average=average,
+            seed=seed,
+        )
+
+    def best_temperature(self, ids: Tensor | Sequence[int], predict: Predict | None = None) -> float:
+        """Return the temperature with the lowest perplexity on ``ids``, a development set."""
+        settings = self.config.evaluate
+        return best_temperature(
+            self.network,
+            self._checked(ids),
+            self.vocab.eos_id,
+            predict=predict or self.predict,
+            batch=settings.batch,
+            window=settings.window,
+            burn_in=settings.burn_in,
+        )
+
+    def score(self, lines: Iterable[str], predict: Predict | None = None) -> Iterator[LineScore]:
+        """Yield the score of each line as it comes; every line starts afresh after ``<eos>`` and its end is predicted too."""
+        tables = self.network.tables(predict or self.predict)
+        for line in lines:
+            words = line.split()
+            ids = torch.tensor([*self.vocab.encode(words), self.vocab.eos_id])
+            with torch.inference_mode():
+                scored = evaluate(self.network, ids, self.vocab.eos_id, predict=predict or self.predict, tables=tables)
+            unknown = sum(word == UNK or word not in self.vocab for word in words)
+            yield LineScore(-scored.nll * scored.tokens, scored.tokens, unknown)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        prompt: str,
+        words: int = 30,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        predict: Predict | None = None,
+    ) -> str:
+        """Return ``prompt`` continued by up to ``words`` words, or to the end of the line; ``<unk>`` is never written."""
+        tokens = prompt.split()
+        _check_generation(tokens, words, temperature, top_k)
+        device = self.network.bias.device
+        tables = self.network.tables(predict or self.predict)
+        state = self.network.initial_state(1)
+        inputs = [self.vocab.eos_id, *self.vocab.encode(tokens)]
+        for position in range(words):
+            logits, state = self.network.logits(torch.tensor(inputs, device=device)[:, None], state, tables)
+            chosen = self._choose(logits[-1, 0].float().cpu() / temperature, top_k, DrawKey(seed, position, Site.GENERATE))
+            if chosen == self.vocab.eos_id:
+                break
+            inputs = [chosen]
+            tokens += self.vocab.decode(inputs)
+        return " ".join(tokens)
+
+    def _choose(self, logits: Tensor, top_k: int, key: DrawKey) -> int:
+        """Draw a word by the Gumbel trick, each word with its own counter-based noise."""
+        if self.vocab.unk_id is not None:
+            logits[self.vocab.unk_id] = -math.inf
+        if 0 < top_k < logits.numel():
+            logits[logits < logits.topk(top_k).values[-1]] = -math.inf
+        uniform = (row_words(key, torch.arange(logits.numel()))[0].double() + 0.5) / 2**32
+        return int((logits.double() - (-uniform.log()).log()).argmax())
+
+    def _checked(self, ids: Tensor | Sequence[int]) -> Tensor:
+        ids = torch.as_tensor(ids)
+        if ids.dim() != 1 or ids.numel() == 0 or ids.is_floating_point():
+            raise InputError(f"ids must be a stream of at least one integer, got {ids.dtype} of shape {tuple(ids.shape)}")
+        if int(ids.min()) < 0 or int(ids.max()) >= len(self.vocab):
+            raise InputError(f"ids must be in [0, {len(self.vocab)}), the vocabulary, got {int(ids.min())} to {int(ids.max())}")
+        return ids
+
+
+def _check_generation(prompt: list[str], words: int, temperature: float, top_k: int) -> None:
+    if not prompt:
+        raise InputError("--prompt is empty; give at least one word to start from")
+    if words < 1:
+        raise InputError(f"--words must be at least 1, got {words}")
+    if not 0 < temperature < math.inf:
+        raise InputError(f"--temperature must be positive and finite, got {temperature}")
+    if top_k < 0:
+        raise InputError(f"--top-k must be 0 (all words) or more, got {top_k}")

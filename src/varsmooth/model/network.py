@@ -1,0 +1,194 @@
+"""The language model: two embedding tables, drawn from their posterior, around a recurrent stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from varsmooth.draws import DrawKey, Site
+from varsmooth.errors import InputError
+from varsmooth.model.recurrent import RecurrentStack
+from varsmooth.model.recurrent_run import State
+from varsmooth.posterior import (
+    EmbeddingPosterior,
+    Granularity,
+    KLForm,
+    OutputLoss,
+    OutputRule,
+    Scope,
+    kl_weights,
+    output_loss,
+)
+from varsmooth.proposal import Proposal, noise, noise_inputs
+
+Method = Literal["none", "noising", "variational"]
+Predict = Literal["mode", "mean", "mean-input"]
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How the tables are drawn while training; see docs/maths.md, sections 2 to 4."""
+
+    method: Method = "none"
+    proposal: Proposal | None = None
+    granularity: Granularity = "word"
+    scope: Scope = "sequence"
+    output: OutputRule = "none"
+    shared_draw: bool = False
+    variance: float = 0.0
+    kl: KLForm = "exact"
+    dropout: float = 0.0
+    dropout_granularity: Granularity = "element"
+
+    def __post_init__(self) -> None:
+        if self.method != "none" and self.proposal is None:
+            raise InputError(f"method {self.method!r} needs a proposal")
+        if self.shared_draw and not (self.output == "table" and self.scope == "batch"):
+            raise InputError("a shared draw needs output 'table' and scope 'batch'")
+        if self.output == "target" and self.granularity != "word":
+            raise InputError("output 'target' needs granularity 'word': element-wise smoothing replaces no whole word")
+
+    @property
+    def drawn(self) -> Proposal | None:
+        """The proposal that tables are drawn with: none unless the method is variational."""
+        return self.proposal if self.method == "variational" else None
+
+
+class Tables(NamedTuple):
+    """An input and an output table [rows, D], fixed for a prediction."""
+
+    input: Tensor
+    output: Tensor
+
+
+class RecurrentLanguageModel(nn.Module):
+    """Predicts the next of ``words`` words; tables may have ``extra_rows`` (a blank) that are inputs and never targets."""
+
+    def __init__(self, words: int, stack: RecurrentStack, *, tied: bool, smoothing: Smoothing, extra_rows: int = 0) -> None:
+        super().__init__()
+        if smoothing.shared_draw and not tied:
+            raise InputError("a shared draw needs tied tables")
+        self.words = words
+        self.stack = stack
+        self.smoothing = smoothing
+        self.input_table = nn.Parameter(torch.empty(words + extra_rows, stack.width))
+        self.own_output_table = None if tied else nn.Parameter(torch.empty(words + extra_rows, stack.width))
+        self.bias = nn.Parameter(torch.empty(words))
+        self._posteriors: tuple[EmbeddingPosterior, EmbeddingPosterior] | None = None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw every parameter anew, on the CPU, so that every device starts alike."""
+        bound = self.stack.width**-0.5
+        for table in [self.input_table] if self.own_output_table is None else [self.input_table, self.own_output_table]:
+            table.copy_(torch.empty(table.shape).uniform_(-bound, bound, generator=generator))
+        self.bias.zero_()
+        self.stack.reset_parameters(generator)
+
+    @property
+    def output_table(self) -> Tensor:
+        return self.input_table if self.own_output_table is None else self.own_output_table
+
+    @property
+    def posteriors(self) -> tuple[EmbeddingPosterior, EmbeddingPosterior]:
+        """q of the input table and q of the output table, as they are drawn in training."""
+        if self._posteriors is None:
+            drawn = self.smoothing.drawn
+            on_output = drawn if self.smoothing.output != "none" else None
+            self._posteriors = (
+                self._posterior(self.input_table, drawn, self.smoothing.scope, self.smoothing.dropout),
+                self._posterior(self.output_table, on_output, "batch", self.smoothing.dropout),
+            )
+        return self._posteriors
+
+    def initial_state(self, batch: int) -> State:
+        return self.stack.initial_state(batch, self.bias.device, self.bias.dtype)
+
+    def loss(
+        self, inputs: Tensor, targets: Tensor, state: State, key: DrawKey, first_sequence: int = 0
+    ) -> tuple[OutputLoss, State]:
+        """Return the training loss of a window [T, B] under one draw of everything, and the state after it."""
+        smoothing = self.smoothing
+        if smoothing.method == "noising" and smoothing.proposal is not None:
+            inputs, targets = noise(inputs, targets, smoothing.proposal, key.at(Site.NOISING), first_sequence)
+        q_input, q_output = self.posteriors
+        input_key = key.at(Site.INPUT)
+        vectors = q_input.lookup(inputs, input_key, first_sequence)
+        hidden, state = self.stack(vectors, state, key.at(Site.RECURRENT), first_sequence)
+        replaced = q_input.replaced(inputs, input_key, first_sequence) if smoothing.output == "target" else None
+        loss = output_loss(
+            hidden,
+            targets,
+            q_output,
+            self.bias,
+            input_key if smoothing.shared_draw else key.at(Site.OUTPUT),
+            rule=smoothing.output,
+            replaced=replaced,
+            scope=smoothing.scope,
+            first_sequence=first_sequence,
+            words=self.words,
+        )
+        return loss, state
+
+    def penalty(self) -> Tensor:
+        """Return half the weighted squared norm of all parameters, before lambda (eqs. 5 and 10); a tied table counts once."""
+        rows = self.input_table.shape[0]
+        weights = self._kl_weights(self.smoothing.drawn, rows)
+        total = (weights * self.input_table.square().sum(1)).sum()
+        if self.own_output_table is not None:
+            weights = self._kl_weights(self.smoothing.drawn if self.smoothing.output != "none" else None, rows)
+            total = total + (weights * self.own_output_table.square().sum(1)).sum()
+        rest = [self.bias, *self.stack.parameters()]
+        return 0.5 * (total + torch.stack([parameter.square().sum() for parameter in rest]).sum())
+
+    def tables(self, predict: Predict) -> Tables:
+        """Return the tables that predict: the mode, the mean of each table that was drawn, or the mean of the input's alone."""
+        if predict == "mode":
+            return Tables(self.input_table, self.output_table)
+        smoothing = self.smoothing
+        on_output = smoothing.drawn if smoothing.output != "none" and predict == "mean" else None
+        return Tables(
+            EmbeddingPosterior(self.input_table, smoothing.proposal).mean(),
+            EmbeddingPosterior(self.output_table, on_output).mean(),
+        )
+
+    def logits(self, inputs: Tensor, state: State, tables: Tables) -> tuple[Tensor, State]:
+        """Return logits [T, B, words] and the state after inputs [T, B], with fixed tables and no noise anywhere."""
+        hidden, state = self.stack(F.embedding(inputs, tables.input), state, None)
+        return F.linear(hidden, tables.output[: self.words], self.bias), state
+
+    def sampled_logits(self, inputs: Tensor, state: State, key: DrawKey) -> tuple[Tensor, State]:
+        """As ``logits``, with tables drawn anew, no dropout; ``target`` becomes ``table``, as labels must not be looked at."""
+        smoothing = self.smoothing
+        if smoothing.method == "noising" and smoothing.proposal is not None:
+            return self.logits(noise_inputs(inputs, smoothing.proposal, key.at(Site.NOISING)), state, self.tables("mode"))
+        input_key = key.at(Site.INPUT)
+        q_input = self._posterior(self.input_table, smoothing.drawn, smoothing.scope, dropout=0.0)
+        on_output = smoothing.drawn if smoothing.output != "none" else None
+        q_output = self._posterior(self.output_table, on_output, "batch", dropout=0.0)
+        hidden, state = self.stack(q_input.lookup(inputs, input_key), state, None)
+        table = q_output.sample(input_key if smoothing.shared_draw else key.at(Site.OUTPUT))
+        return F.linear(hidden, table[: self.words], self.bias), state
+
+    def _posterior(self, table: Tensor, proposal: Proposal | None, scope: Scope, dropout: float) -> EmbeddingPosterior:
+        smoothing = self.smoothing
+        return EmbeddingPosterior(
+            table, proposal, smoothing.granularity, scope, dropout, smoothing.dropout_granularity, smoothing.variance
+        )
+
+    def _kl_weights(self, proposal: Proposal | None, rows: int) -> Tensor:
+        form: KLForm = "plain" if proposal is None else self.smoothing.kl
+        return kl_weights(proposal, rows, form).to(self.input_table)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Moving the module moves the tables, so the proposal goes with them and the posteriors are made anew."""
+        moved = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if self.smoothing.proposal is not None:
+            self.smoothing = replace(self.smoothing, proposal=self.smoothing.proposal.to(self.bias.device))
+        self._posteriors = None
+        return moved

@@ -1,0 +1,128 @@
+"""What is random about the recurrent matrices: dropout in three kinds, and Gaussian noise (docs/maths.md, section 8).
+
+A stack has the matrices ih_0, hh_0, ih_1, hh_1, ...; matrix m is ``weight_ih[m // 2]`` or ``weight_hh[m // 2]``. Coordinates:
+
+| draw | sequence | position | word | dimension |
+|---|---|---|---|---|
+| rows | 0, or the sequence in sequence scope | matrix | 0 | unit |
+| dropconnect | 0 | matrix | row of the matrix | column |
+| update | sequence | time step | layer | unit |
+| variance | 0 | matrix | row of the matrix | column |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from varsmooth.draws import DrawKey, Site, Stream, Words, coin, coin_threshold, element_bits, element_counter, normal, row_words
+from varsmooth.errors import InputError, check_choice
+
+DropoutKind = Literal["rows", "dropconnect", "update"]
+DropoutScope = Literal["batch", "sequence"]
+
+
+@dataclass(frozen=True)
+class RecurrentNoise:
+    """q(R): inverted dropout at rate ``dropout`` of one ``kind``, and Gaussian noise of ``variance`` on every matrix.
+
+    ``rows`` drops the weights that leave one hidden unit towards one matrix: a column of torch's ``weight_hh``, and of
+    ``weight_ih`` above the first layer. ``scope`` says whether the batch shares its choice or each sequence makes its own.
+    ``dropconnect`` drops single elements of ``weight_hh``. Both are fixed over a window. ``update`` drops the candidate of a
+    cell, afresh at every step of every sequence whatever the scope.
+    """
+
+    dropout: float
+    kind: DropoutKind
+    scope: DropoutScope
+    variance: float
+    drop_below: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout must be in [0, 1), got {self.dropout}")
+        if not 0 <= self.variance < float("inf"):
+            raise InputError(f"variance must be finite and at least 0, got {self.variance}")
+        check_choice("dropout_kind", self.kind, get_args(DropoutKind))
+        check_choice("dropout_scope", self.scope, get_args(DropoutScope))
+        if self.kind == "dropconnect" and self.scope == "sequence":
+            raise InputError(
+                "dropout_kind 'dropconnect' has no dropout_scope 'sequence'; use dropout_scope 'batch' or dropout_kind 'rows'"
+            )
+        object.__setattr__(self, "drop_below", int(coin_threshold(torch.tensor(self.dropout, dtype=torch.float64))))
+
+    @property
+    def fused(self) -> bool:
+        """Whether the matrices are shared by the whole window, so that one fused (cuDNN) call can run it."""
+        return self.dropout == 0 or (self.kind != "update" and self.scope == "batch")
+
+    def matrix_factors(self, key: DrawKey, matrices: list[Tensor], sequences: Tensor) -> list[Tensor | None]:
+        """Return for each matrix what multiplies its columns, [1, width] or [B, width], or its elements, [rows, width]."""
+        factors: list[Tensor | None] = [None] * len(matrices)
+        if self.dropout == 0 or self.kind == "update":
+            return factors
+        key = key.at(Site.RECURRENT)
+        if self.kind == "rows":
+            factors[1:] = self._column_factors(key, matrices, sequences)
+        else:
+            factors[1::2] = self._element_factors(key, matrices)
+        return factors
+
+    def update_factors(self, key: DrawKey, matrices: list[Tensor], sequences: Tensor, steps: int) -> list[Tensor | None]:
+        """Return for each layer what multiplies the candidates of its cells, [T, B, width]."""
+        layers = len(matrices) // 2
+        if self.dropout == 0 or self.kind != "update":
+            return [None] * layers
+        position = torch.arange(steps, device=sequences.device)[:, None]
+        layer = torch.arange(layers, device=sequences.device)[:, None, None]
+        words = row_words(key.at(Site.RECURRENT), layer, sequences, position)
+        return [self._factor(_of_row(words, n), matrices[0]) for n in range(layers)]
+
+    def gaussians(self, key: DrawKey, matrices: list[Tensor]) -> list[Tensor | None]:
+        """Return for each matrix what is added to it; dropout does not scale it."""
+        if self.variance == 0:
+            return [None] * len(matrices)
+        words = _matrix_words(key.at(Site.RECURRENT_VARIANCE), matrices)
+        return [self.variance**0.5 * _normals(_of_row(words, m), matrix) for m, matrix in enumerate(matrices)]
+
+    def _column_factors(self, key: DrawKey, matrices: list[Tensor], sequences: Tensor) -> list[Tensor]:
+        """All but the first matrix: what enters that one are embeddings, which have a dropout of their own."""
+        if self.scope == "batch":
+            sequences = torch.zeros_like(sequences[:1])
+        position = torch.arange(1, len(matrices), device=sequences.device)[:, None]
+        words = row_words(key, torch.zeros_like(sequences), sequences, position)
+        return list(self._factor(words, matrices[0]))
+
+    def _element_factors(self, key: DrawKey, matrices: list[Tensor]) -> list[Tensor]:
+        words = _matrix_words(key, matrices)
+        return [self._factor(_of_row(words, m), matrices[m]) for m in range(1, len(matrices), 2)]
+
+    def _factor(self, words: Words, like: Tensor) -> Tensor:
+        """Return 0 where dropped, else the inverse of the share that is kept; as wide as ``like``."""
+        coins = coin(_bits(words, like.shape[-1], Stream.COIN))
+        return (coins >= self.drop_below).to(like.dtype).mul_(1 / (1 - self.dropout))
+
+
+def _matrix_words(key: DrawKey, matrices: list[Tensor]) -> Words:
+    """Return the words of every row of every matrix, each [matrices, rows]."""
+    device = matrices[0].device
+    position = torch.arange(len(matrices), device=device)[:, None]
+    return row_words(key, torch.arange(len(matrices[0]), device=device), 0, position)
+
+
+def _of_row(words: Words, index: int) -> Words:
+    w0, w1, w2, w3 = (word[index] for word in words)
+    return w0, w1, w2, w3
+
+
+def _normals(words: Words, like: Tensor) -> Tensor:
+    radius, angle = (_bits(words, like.shape[-1], stream) for stream in (Stream.RADIUS, Stream.ANGLE))
+    return normal(radius, angle).to(like.dtype)
+
+
+def _bits(words: Words, width: int, stream: Stream) -> Tensor:
+    counter = element_counter(torch.arange(width, device=words[2].device), stream)
+    return element_bits(words[2][..., None], words[3][..., None], counter)

@@ -1,0 +1,21 @@
+"""What came of the runs: tables, learning curves and one page."""
+
+from varsmooth.report.page import Sample, write_page
+from varsmooth.report.plots import learning_curves, write_learning_curves
+from varsmooth.report.runs import RunSummary, load_run
+from varsmooth.report.tables import Row, Spread, as_json, as_markdown, as_rich_table, build_rows
+
+__all__ = [
+    "Row",
+    "RunSummary",
+    "Sample",
+    "Spread",
+    "as_json",
+    "as_markdown",
+    "as_rich_table",
+    "build_rows",
+    "learning_curves",
+    "load_run",
+    "write_learning_curves",
+    "write_page",
+]

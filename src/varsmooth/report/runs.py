@@ -1,0 +1,208 @@
+"""Run folders as a report reads them, and which of them differ only by their seed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from varsmooth.errors import InputError
+
+FORMAT = "varsmooth.record.1"
+SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "recipe": ((str,), "text"),
+    "status": ((str,), "text"),
+    "seed": ((int,), "a whole number"),
+    "parameters": ((int,), "a whole number"),
+    "data": ((dict,), "an object"),
+    "data.tokens": ((dict,), "an object"),
+    "config": ((dict,), "an object"),
+    "best": ((dict,), "an object"),
+    "best.valid_perplexity": ((int, float), "a number"),
+    "seconds": ((int, float), "a number"),
+    "results": ((list,), "a list"),
+    "versions": ((dict,), "an object"),
+    "hardware": ((dict,), "an object"),
+}
+REQUIRED = ("recipe", "status", "seed")
+NOT_COMPARED = frozenset({"train.seed", "train.save_every", "data.name", "data.data_dir"})
+"""Settings in which runs of one group may differ; what the data are is known by their checksums."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What one run folder says of itself."""
+
+    path: Path
+    recipe: str
+    seed: int
+    status: str
+    record: dict[str, Any]
+    metrics: list[dict[str, Any]] = field(repr=False)
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def best_valid(self) -> float | None:
+        """The lowest development perplexity, or None before the first evaluation."""
+        value = (self.record.get("best") or {}).get("valid_perplexity")
+        return None if value is None else float(value)
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return self.record.get("results") or []
+
+    @property
+    def data_name(self) -> str:
+        """The data set's name; of a folder, its last part."""
+        name = str((self.record.get("data") or {}).get("name") or "unknown data")
+        return printable(Path(name).name or name)
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Steps and development perplexities, where these are finite."""
+        pairs = [(line["step"], line.get("valid_perplexity")) for line in self.metrics]
+        return [(step, float(value)) for step, value in pairs if value is not None and math.isfinite(value)]
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs of one recipe, configuration and data set, by seed; ``label`` tells groups of one recipe apart."""
+
+    label: str
+    data: str
+    runs: tuple[RunSummary, ...]
+
+
+def load_run(path: Path | str) -> RunSummary:
+    """Read ``record.json`` and ``metrics.jsonl`` of a run folder; a run that was never evaluated has no metrics."""
+    path = Path(path)
+    try:
+        if not path.is_dir():
+            raise InputError(f"{path}: not a run folder; give a folder that 'varsmooth train --out' wrote")
+        record = _read_record(path / "record.json")
+        metrics = _read_metrics(path / "metrics.jsonl")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return RunSummary(path, printable(record["recipe"]), record["seed"], printable(record["status"]), record, metrics)
+
+
+def group_runs(runs: Iterable[RunSummary]) -> list[RunGroup]:
+    """Gather runs that differ only by their seed, in the order in which they come; a folder that comes twice counts once."""
+    groups: dict[str, list[RunSummary]] = {}
+    for run in {run.path.resolve(): run for run in runs}.values():
+        groups.setdefault(_identity(run), []).append(run)
+    members = [tuple(sorted(group, key=lambda run: run.seed)) for group in groups.values()]
+    firsts = [group[0] for group in members]
+    return [RunGroup(_label(group[0], firsts), _data_label(group[0], firsts), group) for group in members]
+
+
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings under dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flat_config(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def printable(text: str) -> str:
+    """Return text that is safe on a terminal and in a file: one line, no control characters, no lone surrogates."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path.parent}: not a run folder (it has no record.json)")
+    record = _parsed(_read_text(path), str(path))
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        found = record.get("format") if isinstance(record, dict) else None
+        raise InputError(f"{path}: not a record of a run (format {found!r}, expected {FORMAT!r})")
+    for name, (kinds, wanted) in SHAPES.items():
+        value = _at(record, name)
+        if value is None and name not in REQUIRED:
+            continue
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise InputError(f"{path}: {name} must be {wanted}, got {value!r:.80}")
+    for entry in record.get("results") or []:
+        if not isinstance(entry, dict) or not _is_number(entry.get("perplexity")):
+            raise InputError(f"{path}: every entry of results must be an object with a perplexity, got {entry!r:.80}")
+    return record
+
+
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read complete lines only: the last one of a run that is being written may be half there."""
+    if not path.exists():
+        return []
+    metrics = []
+    *lines, _ = _read_text(path).split("\n")
+    for number, text in enumerate(lines, start=1):
+        line = _parsed(text, f"{path}, line {number}")
+        if not isinstance(line, dict) or not _is_number(line.get("step")):
+            raise InputError(f"{path}, line {number}: must be an object with a step, got {text:.80}")
+        if not (line.get("valid_perplexity") is None or _is_number(line["valid_perplexity"])):
+            raise InputError(f"{path}, line {number}: valid_perplexity must be a number, got {line['valid_perplexity']!r:.80}")
+        metrics.append(line)
+    return metrics
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+
+
+def _parsed(text: str, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source}: not valid JSON: {error}") from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _at(record: Mapping[str, Any], name: str) -> Any:
+    value: Any = record
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _compared(run: RunSummary) -> dict[str, Any]:
+    flat = flat_config(run.record.get("config") or {})
+    return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
+
+
+def _fingerprint(run: RunSummary) -> list[Any]:
+    data = run.record.get("data") or {}
+    return [run.data_name, data.get("vocab_checksum"), data.get("checksums")]
+
+
+def _identity(run: RunSummary) -> str:
+    return json.dumps([run.recipe, _fingerprint(run), _compared(run)], sort_keys=True)
+
+
+def _label(run: RunSummary, others: Sequence[RunSummary]) -> str:
+    """The recipe, and the settings in which it differs from other groups of that recipe."""
+    mine = _compared(run)
+    namesakes = [_compared(other) for other in others if other.recipe == run.recipe]
+    names = sorted({name for settings in namesakes for name in settings})
+    differing = [name for name in names if any(settings.get(name) != mine.get(name) for settings in namesakes)]
+    changes = ", ".join(f"{name}={mine.get(name)}" for name in differing)
+    return printable(f"{run.recipe} ({changes})") if changes else run.recipe
+
+
+def _data_label(run: RunSummary, others: Sequence[RunSummary]) -> str:
+    """The data set's name, with the start of its checksum where two differing copies have the same name."""
+    copies = [_fingerprint(other) for other in others if other.data_name == run.data_name]
+    if all(copy == _fingerprint(run) for copy in copies):
+        return run.data_name
+    checksum = (run.record.get("data") or {}).get("vocab_checksum")
+    return f"{run.data_name} {printable(str(checksum))[:8]}"

@@ -1,0 +1,232 @@
+"""A table of runs: one row for each recipe and configuration, with mean and spread over seeds."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from varsmooth.report.runs import RunGroup, RunSummary, group_runs, printable
+
+PREDICTIONS = ("mode", "mean", "mean-input", "sample")
+TUNED = "tuned"
+NOTHING = "-"
+MANY_SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over seeds, and their sample standard deviation where there are at least two."""
+
+    mean: float
+    deviation: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one recipe and configuration that have finished, or those that have not.
+
+    ``test`` holds test perplexities by way of prediction: ``mode``, ``mean``, ``mean-input``, ``sample 20 arithmetic``, and any
+    of these followed by ``tuned``, its value at a temperature tuned on the development set.
+    """
+
+    recipe: str
+    data: str
+    status: str
+    seeds: tuple[int, ...]
+    parameters: int | None
+    best_valid: Spread | None
+    test: dict[str, Spread]
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as it is shown; ``best`` holds the rows that are the lowest of their data set."""
+
+    header: str
+    cells: list[str]
+    numeric: bool = True
+    best: frozenset[int] = frozenset()
+
+
+def build_rows(runs: Iterable[RunSummary]) -> list[Row]:
+    """Return a row for each group of runs that differ only by seed; unfinished runs never mix with finished ones."""
+    rows = []
+    for group in group_runs(runs):
+        finished = [run for run in group.runs if run.finished]
+        unfinished = [run for run in group.runs if not run.finished]
+        rows += [_row(group, members) for members in (finished, unfinished) if members]
+    return rows
+
+
+def spread(values: Iterable[tuple[int, float]]) -> Spread | None:
+    """Return mean and spread of (seed, value) pairs; runs of one seed are averaged first, since they are no fresh evidence."""
+    by_seed: dict[int, list[float]] = {}
+    for seed, value in values:
+        by_seed.setdefault(seed, []).append(value)
+    if not by_seed:
+        return None
+    means = [statistics.fmean(group) for group in by_seed.values()]
+    known = len(means) > 1 and all(map(math.isfinite, means))
+    return Spread(statistics.fmean(means), statistics.stdev(means) if known else None, len(means))
+
+
+def display_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return what a reader sees, whatever the medium: columns that say nothing are left out."""
+    columns = [Column("recipe", [row.recipe for row in rows], numeric=False)]
+    if len({row.data for row in rows}) > 1:
+        columns.append(Column("data", [row.data for row in rows], numeric=False))
+    if not all(row.finished for row in rows):
+        columns.append(Column("status", [row.status for row in rows], numeric=False))
+    columns.append(Column("seeds", [_shown_seeds(row.seeds) for row in rows]))
+    columns.append(Column("size", [_shown_size(row.parameters) for row in rows]))
+    columns.append(_perplexities("valid", rows, [row.best_valid for row in rows]))
+    names = sorted({name for row in rows for name in row.test}, key=_place)
+    return columns + [_perplexities(f"test {name}", rows, [row.test.get(name) for row in rows]) for name in names]
+
+
+def explanation(rows: Sequence[Row]) -> str:
+    """Return what the columns mean, as far as these rows need it."""
+    parts = ["Perplexity, lower is better; valid is the best on the development set; size is the number of parameters."]
+    spreads = [item for row in rows for item in (row.best_valid, *row.test.values()) if item is not None]
+    if any(item.deviation is not None for item in spreads):
+        parts.append("Means over seeds ± their sample standard deviation.")
+    if any(name.endswith(TUNED) for row in rows for name in row.test):
+        parts.append("Tuned: at the temperature that is best on the development set.")
+    return " ".join(parts)
+
+
+def as_rich_table(rows: Sequence[Row]) -> Table:
+    """Return the table for a terminal, the lowest perplexity of each column in bold."""
+    table = Table(caption=explanation(rows), caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = display_columns(rows)
+    for column in columns:
+        header = column.header.replace(" ", "\n").replace("-", "-\n")
+        table.add_column(Text(header), justify="right" if column.numeric else "left", overflow="fold")
+    for index in range(len(rows)):
+        table.add_row(*(_terminal_cell(column, index) for column in columns))
+    return table
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """Return the table as GitHub-flavoured Markdown."""
+    columns = display_columns(rows)
+    lines = [[column.header for column in columns], ["---:" if column.numeric else "---" for column in columns]]
+    for index in range(len(rows)):
+        cells = [(_markdown_text(column.cells[index]), index in column.best) for column in columns]
+        lines.append([f"**{text}**" if best else text for text, best in cells])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{explanation(rows)}\n"
+
+
+def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the rows as plain values that ``json.dumps`` takes; a figure that is not finite becomes None."""
+    return [_plain(asdict(row)) for row in rows]
+
+
+def _terminal_cell(column: Column, index: int) -> Text:
+    """Put the spread below its mean: terminals are narrow, and would break figures anywhere."""
+    text = column.cells[index]
+    if column.numeric:
+        text = text.replace(" ±", "\n±").replace(" (", "\n(")
+    return Text(text, style="bold" if index in column.best else "")
+
+
+def _row(group: RunGroup, runs: Sequence[RunSummary]) -> Row:
+    tests = [(run.seed, _test_results(run)) for run in runs]
+    names = sorted({name for _, results in tests for name in results}, key=_place)
+    by_name = {name: spread((seed, results[name]) for seed, results in tests if name in results) for name in names}
+    return Row(
+        recipe=group.label,
+        data=group.data,
+        status=", ".join(dict.fromkeys(run.status for run in runs)),
+        seeds=tuple(run.seed for run in runs),
+        parameters=next((run.record["parameters"] for run in runs if run.record.get("parameters") is not None), None),
+        best_valid=spread((run.seed, run.best_valid) for run in runs if run.best_valid is not None),
+        test={name: item for name, item in by_name.items() if item is not None},
+    )
+
+
+def _test_results(run: RunSummary) -> dict[str, float]:
+    """Return test perplexities by name; the latest of a kind counts, and a temperature set by hand is comparable to nothing."""
+    results = {}
+    for entry in run.results:
+        tuned = bool(entry.get("tuned_temperature"))
+        if entry.get("split") == "test" and (tuned or (entry.get("temperature") or 1.0) == 1.0):
+            results[_name(entry, tuned)] = float(entry["perplexity"])
+    return results
+
+
+def _name(entry: Mapping[str, Any], tuned: bool) -> str:
+    words = [entry.get("predict"), entry.get("samples"), entry.get("average"), TUNED if tuned else None]
+    return printable(" ".join(str(word) for word in words if word is not None))
+
+
+def _place(name: str) -> tuple[bool, int, str]:
+    prediction = name.split(" ")[0]
+    rank = PREDICTIONS.index(prediction) if prediction in PREDICTIONS else len(PREDICTIONS)
+    return name.endswith(f" {TUNED}"), rank, name
+
+
+def _perplexities(header: str, rows: Sequence[Row], spreads: Sequence[Spread | None]) -> Column:
+    cells = [_shown_spread(item, len(set(row.seeds))) for item, row in zip(spreads, rows, strict=True)]
+    best: set[int] = set()
+    for data in {row.data for row in rows}:
+        rivals = {
+            index: item.mean
+            for index, (item, row) in enumerate(zip(spreads, rows, strict=True))
+            if item is not None and row.data == data and row.finished and math.isfinite(item.mean)
+        }
+        if len(rivals) > 1:
+            best.add(min(rivals, key=rivals.__getitem__))
+    return Column(header, cells, best=frozenset(best))
+
+
+def _shown_spread(item: Spread | None, seeds: int) -> str:
+    """Return ``95.14 ±0.31``, saying so where not every seed has the figure."""
+    if item is None:
+        return NOTHING
+    deviation = "" if item.deviation is None else f" ±{item.deviation:.2f}"
+    missing = "" if item.seeds == seeds else f" ({item.seeds} of {seeds})"
+    return f"{item.mean:,.2f}{deviation}{missing}"
+
+
+def _shown_seeds(seeds: Sequence[int]) -> str:
+    """Return ``1, 7`` or ``1-3``; of many scattered seeds, only how many they are."""
+    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]}-{seeds[-1]}"
+    return ", ".join(map(str, seeds)) if len(seeds) <= MANY_SEEDS else f"{len(set(seeds))} seeds"
+
+
+def _shown_size(parameters: int | None) -> str:
+    if parameters is None:
+        return NOTHING
+    for unit, letter, decimals in ((1_000_000, "M", 2), (1_000, "k", 0)):
+        if parameters >= unit:
+            return f"{parameters / unit:.{decimals}f}{letter}"
+    return str(parameters)
+
+
+def _markdown_text(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

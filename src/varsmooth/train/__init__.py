@@ -1,0 +1,1 @@
+"""Training: objective, steps, loop, and what is kept on disk."""

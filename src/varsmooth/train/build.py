@@ -1,0 +1,63 @@
+"""From a configuration and a corpus to a network: the one place where configuration meets classes."""
+
+from __future__ import annotations
+
+import torch
+
+from varsmooth.config import Config
+from varsmooth.errors import InputError
+from varsmooth.model import RecurrentLanguageModel, RecurrentStack, Smoothing
+from varsmooth.proposal import Proposal
+from varsmooth.text.counts import Counts
+
+
+def build_proposal(config: Config, counts: Counts) -> Proposal | None:
+    """Return the proposal that ``smoothing`` asks for; a blank is one row past the words."""
+    gamma, words = config.smoothing.gamma, counts.vocab_size
+    if config.smoothing.method == "none":
+        return None
+    match config.smoothing.scheme:
+        case "blank":
+            return Proposal.blank(words + 1, gamma, blank_id=words)
+        case "linear-interpolation":
+            return Proposal.linear_interpolation(counts, gamma)
+        case "absolute-discounting":
+            return Proposal.absolute_discounting(counts, gamma)
+        case "kneser-ney":
+            return Proposal.kneser_ney(counts, gamma)
+
+
+def build_network(config: Config, words: int, proposal: Proposal | None) -> RecurrentLanguageModel:
+    """Return the network with the initial weights of ``train.seed``."""
+    smoothing = Smoothing(
+        method=config.smoothing.method,
+        proposal=proposal,
+        granularity=config.smoothing.granularity,
+        scope=config.smoothing.scope,
+        output=config.smoothing.output if config.smoothing.method == "variational" else "none",
+        shared_draw=config.smoothing.method == "variational" and config.smoothing.tie == "shared-draw",
+        variance=config.smoothing.variance if config.smoothing.method == "variational" else 0.0,
+        kl=config.smoothing.kl,
+        dropout=config.dropout.tables,
+        dropout_granularity=config.dropout.tables_granularity,
+    )
+    stack = RecurrentStack(
+        config.model.cell,
+        config.model.hidden,
+        config.model.layers,
+        dropout=config.dropout.recurrent,
+        dropout_kind=config.dropout.recurrent_kind,
+        dropout_scope=config.dropout.recurrent_scope,
+        variance=config.dropout.recurrent_variance,
+    )
+    extra_rows = 0 if proposal is None else proposal.vocab_size - words
+    network = RecurrentLanguageModel(words, stack, tied=config.model.tied, smoothing=smoothing, extra_rows=extra_rows)
+    network.reset_parameters(torch.Generator().manual_seed(config.train.seed))
+    return network
+
+
+def resolve_device(device: str) -> torch.device:
+    """Return the device that ``train.device`` names; ``auto`` takes a GPU where there is one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("train.device = cuda, but no GPU is available here; use train.device=cpu or auto")
+    return torch.device("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")

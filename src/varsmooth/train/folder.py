@@ -1,0 +1,227 @@
+"""A run's folder: its files, the lock that keeps a second process out, and its records."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from varsmooth.errors import InputError
+from varsmooth.files import write_atomically
+
+RECORD_FORMAT = "varsmooth.record.1"
+LOCK = ".lock"
+STATE_NAME = re.compile(r"state-(\d{8,})\.safetensors")
+LEFTOVER = re.compile(r"\.(config\.toml|vocab\.txt|metrics\.jsonl|record\.json|\.latest|[\w-]+\.safetensors)\.\w+\.tmp")
+"""A file that a killed process had not finished writing."""
+
+
+class DiskFullError(InputError):
+    """There is no room left to write ``path``; ``last_good`` is the newest state on disk, None where there is none."""
+
+    def __init__(self, path: Path, last_good: Path | None) -> None:
+        kept = f"the last good state is {last_good.name}" if last_good else "no state has been saved yet"
+        super().__init__(
+            f"disk full while writing {path}; {kept}; free some space and run: varsmooth train --resume {path.parent}"
+        )
+        self.path = path
+        self.last_good = last_good
+
+
+class RunFolder:
+    """The files of one run; a process that writes them holds the folder's lock."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.toml"
+        self.vocab_path = self.path / "vocab.txt"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.record_path = self.path / "record.json"
+        self.model_path = self.path / "model.safetensors"
+        self.latest_path = self.path / ".latest"
+        self._lock: int | None = None
+
+    @classmethod
+    def create(cls, path: Path | str) -> Self:
+        """Make the folder of a new run and lock it; a folder that holds anything is left as it is."""
+        folder = cls(path)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder._refuse_contents()
+            folder._acquire()
+            folder._refuse_contents()  # again: another process may have been quicker
+            folder._remove_leftovers()
+        except (OSError, ValueError) as error:
+            folder.close()
+            if isinstance(error, InputError):
+                raise
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"the run folder {path} cannot be written: {reason}; choose another --out") from None
+        return folder
+
+    @classmethod
+    def open(cls, path: Path | str, *, lock: bool = False) -> Self:
+        """Open the folder of an existing run: to read, or with ``lock`` to continue it."""
+        folder = cls(path)
+        try:
+            folder.config_path.stat()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{path} is not a run folder: {folder.config_path.name}: {reason}") from None
+        if lock:
+            try:
+                folder._acquire()
+            except OSError as error:
+                raise InputError(f"the run folder {path} cannot be locked: {error.strerror or error}") from None
+            folder._remove_leftovers()
+        return folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def state_path(self, step: int) -> Path:
+        return self.path / f"state-{step:08d}.safetensors"
+
+    def state_paths(self) -> list[Path]:
+        """Return the saved states, the newest first."""
+        found = [path for path in self.path.iterdir() if STATE_NAME.fullmatch(path.name)]
+        return sorted(found, key=state_step, reverse=True)
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write one of the run's files atomically; a full disk is a ``DiskFullError`` and leaves the old file."""
+        with self.full_disk_named(path):
+            write_atomically(path, data)
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Write ``record.json``; numbers that are not finite become null, which JSON can say."""
+        text = json.dumps(_finite({"format": RECORD_FORMAT, **record}), indent=2, ensure_ascii=False, allow_nan=False)
+        self.write(self.record_path, f"{text}\n".encode())
+
+    def read_record(self) -> dict[str, Any]:
+        """Read ``record.json`` and check its format."""
+        try:
+            record = json.loads(self.record_path.read_bytes())
+        except OSError as error:
+            raise InputError(f"{self.record_path}: cannot be read: {error.strerror or error}") from None
+        except (ValueError, RecursionError):
+            raise InputError(f"{self.record_path}: not valid JSON") from None
+        if not isinstance(record, dict) or record.get("format") != RECORD_FORMAT:
+            found = record.get("format") if isinstance(record, dict) else None
+            raise InputError(f"{self.record_path}: not a record of this version (format {found!r}, expected {RECORD_FORMAT!r})")
+        return record
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Add one line to ``metrics.jsonl`` and see it to the disk; a line that does not fit is taken back."""
+        line = json.dumps(_finite(metrics), allow_nan=False) + "\n"
+        with self.full_disk_named(self.metrics_path), self.metrics_path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                if file.write(line.encode()) < len(line.encode()):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Read ``metrics.jsonl``; a last line that was cut off is left out."""
+        return [metrics for _, metrics in self._metrics_lines()]
+
+    def truncate_metrics(self, after_step: int) -> None:
+        """Drop what was logged after ``after_step``, and a last line that was cut off; the other bytes stay as they are."""
+        kept = b"".join(line for line, metrics in self._metrics_lines() if metrics["step"] <= after_step)
+        if self.metrics_path.exists() and self.metrics_path.read_bytes() != kept:
+            self.write(self.metrics_path, kept)
+
+    @contextmanager
+    def full_disk_named(self, path: Path) -> Iterator[None]:
+        """Turn the system's 'no space left' into a ``DiskFullError`` about ``path``."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise DiskFullError(path, next(iter(self.state_paths()), None)) from error
+
+    def _metrics_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+        try:
+            lines = self.metrics_path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+        return [(line, self._parsed_metrics(number, line)) for number, line in enumerate(lines, start=1)]
+
+    def _parsed_metrics(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            metrics = json.loads(line)
+        except (ValueError, RecursionError):
+            raise InputError(f"{self.metrics_path}, line {number}: not valid JSON") from None
+        if not isinstance(metrics, dict) or not isinstance(metrics.get("step"), int):
+            raise InputError(f"{self.metrics_path}, line {number}: not an object with a whole number 'step'")
+        return metrics
+
+    def _refuse_contents(self) -> None:
+        if all(entry.name == LOCK or LEFTOVER.fullmatch(entry.name) for entry in self.path.iterdir()):
+            return
+        if self.config_path.exists():
+            raise InputError(
+                f"{self.path} already holds a run; continue it with: varsmooth train --resume {self.path}, "
+                "or choose another --out"
+            )
+        raise InputError(f"{self.path} is not empty; choose another --out, or to continue a run: varsmooth train --resume RUN")
+
+    def _acquire(self) -> None:
+        """Take the lock; the system drops it with the process, however that ends."""
+        handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(handle)
+            raise InputError(f"{self.path} is in use by process {holder}; wait until it ends, or stop it") from None
+        except BaseException:
+            os.close(handle)
+            raise
+        self._lock = handle
+
+    def _remove_leftovers(self) -> None:
+        """Remove half-written files of a process that was killed; the lock says that nobody is writing them."""
+        for path in list(self.path.iterdir()):
+            if LEFTOVER.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+def state_step(path: Path) -> int:
+    """Return the step in a state file's name."""
+    match = STATE_NAME.fullmatch(path.name)
+    if match is None:
+        raise InputError(f"{path} is not named like a state file")
+    return int(match[1])
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,46 @@
+"""A trained network in a run's folder: written when it is the best so far, read back without the training text."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from varsmooth.config import Config, config_checksum, load_config
+from varsmooth.model import RecurrentLanguageModel
+from varsmooth.proposal import Proposal
+from varsmooth.text.vocab import Vocab
+from varsmooth.train.build import build_network
+from varsmooth.train.checkpoint import check_tensors, load_model, save_model
+from varsmooth.train.folder import RunFolder
+from varsmooth.version import VERSION
+
+
+def save_network(folder: RunFolder, network: RecurrentLanguageModel, config: Config, vocab: Vocab, step: int) -> None:
+    """Write the weights and the proposal, which prediction by the mean needs."""
+    meta = {**_identity(config, vocab), "step": step, "version": VERSION}
+    save_model(folder.model_path, _tensors(network), meta)
+
+
+def load_network(folder: RunFolder) -> tuple[RecurrentLanguageModel, Config, Vocab]:
+    """Read the best network of a run; its shapes, vocabulary and configuration are checked."""
+    config, vocab = load_config(folder.config_path), Vocab.load(folder.vocab_path)
+    tensors, _ = load_model(folder.model_path, _identity(config, vocab))
+    proposal = None
+    if "proposal.rate" in tensors and "proposal.probs" in tensors:
+        noises_output = config.smoothing.scheme == "kneser-ney"
+        proposal = Proposal(tensors["proposal.rate"], tensors["proposal.probs"], noises_output)
+    network = build_network(config, len(vocab), proposal)
+    check_tensors(folder.model_path, tensors, _tensors(network))
+    network.load_state_dict({name.removeprefix("weight."): t for name, t in tensors.items() if name.startswith("weight.")})
+    return network.eval(), config, vocab
+
+
+def _tensors(network: RecurrentLanguageModel) -> dict[str, Tensor]:
+    found = {f"weight.{name}": tensor for name, tensor in network.state_dict().items()}
+    if network.smoothing.proposal is not None:
+        proposal = network.smoothing.proposal
+        found |= {"proposal.rate": proposal.rate, "proposal.probs": proposal.probs}
+    return found
+
+
+def _identity(config: Config, vocab: Vocab) -> dict[str, str]:
+    return {"vocab_checksum": vocab.checksum, "config_checksum": config_checksum(config)}

@@ -1,0 +1,27 @@
+"""The learning rate over a run, as a factor of its height."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+def cosine(step: int, steps: int, final: float) -> float:
+    """Fall from 1 at step 0 to ``final`` at the last step, along half a cosine."""
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
+
+
+@dataclass
+class Plateau:
+    """Multiplies the rate by ``decay`` after ``patience`` evaluations in a row without gain."""
+
+    decay: float
+    patience: int
+    factor: float = 1.0
+    waited: int = 0
+
+    def observe(self, gained: bool) -> None:
+        self.waited = 0 if gained else self.waited + 1
+        if self.waited >= self.patience:
+            self.factor *= self.decay
+            self.waited = 0

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs_for_tests import MakeRun
+from varsmooth.errors import InputError
+from varsmooth.report import learning_curves, write_learning_curves
+from varsmooth.report.plots import DARK, sensible_limits
+
+FALLING = [(40, 900.0), (80, 200.0), (120, 110.0), (160, 100.0), (200, 102.0)]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_picture_is_a_png_of_the_size_it_says(make_run: MakeRun) -> None:
+    png = learning_curves([make_run(seed=seed, curve=FALLING) for seed in (1, 2)])
+    assert png.startswith(PNG)
+    assert struct.unpack(">II", png[16:24]) == (1280, 720)
+
+
+def test_the_same_runs_give_the_same_picture_and_other_runs_another(make_run: MakeRun) -> None:
+    run, other = make_run(curve=FALLING), make_run(curve=[(step, value + 20) for step, value in FALLING])
+    assert learning_curves([run]) == learning_curves([run])
+    assert learning_curves([run]) != learning_curves([other])
+    assert learning_curves([run]) != learning_curves([run], theme=DARK)
+
+
+def test_pyplot_is_left_alone(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    assert learning_curves([make_run(curve=FALLING)]).startswith(PNG)
+
+
+@pytest.mark.parametrize("recipe", ["_hidden", r"$\nonsense{$", "日本語", "a" * 500])
+def test_any_recipe_name_can_be_drawn(make_run: MakeRun, recipe: str) -> None:
+    named = learning_curves([make_run(recipe, curve=FALLING)])
+    assert named != learning_curves([make_run("", curve=FALLING)])
+
+
+def test_more_recipes_than_colours(make_run: MakeRun) -> None:
+    runs = [make_run(f"recipe {number}", curve=[(40, 100.0 + number), (80, 90.0)]) for number in range(9)]
+    assert learning_curves(runs).startswith(PNG)
+
+
+def test_seeds_evaluated_at_different_steps_and_runs_with_one_evaluation(make_run: MakeRun) -> None:
+    runs = [make_run(seed=1, curve=[(40, 100.0)]), make_run(seed=2, curve=[(50, 90.0)]), make_run(seed=3)]
+    assert learning_curves(runs).startswith(PNG)
+
+
+def test_limits_cut_off_the_start_and_keep_the_rest() -> None:
+    bottom, top = sensible_limits([[900.0, 200.0, 110.0, 100.0, 102.0], [700.0, 150.0, 90.0]])
+    assert 85 < bottom < 90
+    assert 140 < top < 150
+
+
+def test_limits_follow_a_curve_that_rises_but_not_for_ever() -> None:
+    assert sensible_limits([[900.0, 100.0, 180.0]])[1] > 180
+    assert sensible_limits([[900.0, 100.0, 1e9]])[1] < 300
+
+
+def test_limits_are_not_set_by_one_failed_run() -> None:
+    assert sensible_limits([[900.0, 100.0], [5000.0]])[1] < 600
+
+
+def test_limits_of_a_single_value_leave_room() -> None:
+    bottom, top = sensible_limits([[100.0]])
+    assert bottom < 100 < top
+
+
+def test_nothing_to_draw_is_said(make_run: MakeRun) -> None:
+    with pytest.raises(InputError, match="none of the runs has been evaluated"):
+        learning_curves([make_run()])
+
+
+def test_without_matplotlib_the_extra_is_named(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError, match=r"pip install 'varsmooth\[plot\]'"):
+        learning_curves([make_run(curve=FALLING)])
+
+
+def test_a_file_that_cannot_be_written_is_named(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(curve=FALLING)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"curves\.png: cannot be written"):
+        write_learning_curves(tmp_path / "file" / "curves.png", [run])
+    write_learning_curves(tmp_path / "curves.png", [run])
+    assert (tmp_path / "curves.png").read_bytes().startswith(PNG)
