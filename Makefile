@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 setup: $(READY)  ## Create the virtual environment
 
 demo: $(READY)  ## Run the main job on the embedded corpus
-	$(BIN)/varsmooth stats python
+	$(BIN)/varsmooth demo
 
 test: $(READY)  ## Run the fast tests
 	$(BIN)/python -m pytest -q

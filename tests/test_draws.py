@@ -42,9 +42,25 @@ def test_philox_gives_the_published_vectors(counter, key, expected):
 
 def test_element_bits_are_pinned():
     """Runs of other versions and the kernels rely on these very integers."""
-    dimension = torch.tensor([0, 1, 511])
-    bits = element_bits(torch.tensor(0x12345678), torch.tensor(0x9ABCDEF0), element_counter(dimension, Stream.COIN))
+    dimension = torch.tensor([0, 1, 511], dtype=torch.int32)
+    low, high = (torch.tensor([key]).int() for key in (0x12345678, 0x9ABCDEF0))
+    bits = element_bits(low, high, element_counter(dimension, Stream.COIN))
     assert bits.tolist() == [_python_hash(0x12345678, 0x9ABCDEF0, 4 * d) for d in dimension.tolist()]
+
+
+def test_arrays_and_tensors_give_the_same_bits():
+    """The CPU draws with numpy and a GPU with torch; here both meet."""
+    words = [word.int() for word in _words_at()]
+    counter = element_counter(torch.arange(5, dtype=torch.int32), Stream.INDEX)
+    bits = element_bits(words[2][:, None], words[3][:, None], counter)
+    same = element_bits(words[2].numpy()[:, None], words[3].numpy()[:, None], counter.numpy())
+    assert torch.equal(bits, torch.from_numpy(same))
+    table = alias_table([0.2, 0.5, 0.3])
+    picked = pick(same, *(part.numpy() for part in table))
+    assert torch.equal(pick(bits, *table), torch.from_numpy(picked))
+    as_tensors = philox((torch.arange(9, 9 + (1 << 14)), 2, 1, 0), (3, 5))
+    for ours, theirs in zip(_words_at(), as_tensors, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def _python_hash(low: int, high: int, counter: int) -> int:
@@ -68,8 +84,8 @@ def _words_at(**coordinate):
 
 def _elements_at(dimension=0, stream=0, **coordinate):
     words = _words_at(**coordinate)
-    counter = element_counter(torch.arange(dimension, dimension + 16), Stream(stream))
-    return element_bits(words[2][:, None], words[3][:, None], counter)
+    counter = element_counter(torch.arange(dimension, dimension + 16, dtype=torch.int32), Stream(stream))
+    return element_bits(words[2].int()[:, None], words[3].int()[:, None], counter)
 
 
 @pytest.mark.parametrize("shift", [28, 20])
@@ -97,7 +113,8 @@ def test_the_four_words_of_a_row_are_independent():
 
 def test_elements_of_one_row_are_uniform_and_uncorrelated_at_every_lag():
     """One long row is where a weak hash would show: only the dimension changes."""
-    bits = element_bits(torch.tensor(77), torch.tensor(0), element_counter(torch.arange(1 << 18), Stream.COIN))
+    dimension = torch.arange(1 << 18, dtype=torch.int32)
+    bits = element_bits(*torch.tensor([[77], [0]], dtype=torch.int32), element_counter(dimension, Stream.COIN))
     assert_uniform(coin(bits) + (1 << 23) >> 14, 1 << 10)
     for lag in (1, 2, 3, 4, 7, 8, 16, 64, 128, 512, 1024):
         assert_independent((bits[:-lag] >> 28) & 15, (bits[lag:] >> 28) & 15, 16)
@@ -105,7 +122,8 @@ def test_elements_of_one_row_are_uniform_and_uncorrelated_at_every_lag():
 
 def test_each_bit_that_decides_flips_half_the_time_when_the_dimension_moves_by_one():
     words = _words_at()
-    here, there = (element_bits(words[2], words[3], element_counter(torch.tensor(d), Stream.COIN)) for d in (6, 7))
+    low, high = words[2].int(), words[3].int()
+    here, there = (element_bits(low, high, element_counter(torch.tensor([d]).int(), Stream.COIN)) for d in (6, 7))
     flips = torch.stack([((here ^ there) >> bit & 1).float().mean() for bit in range(8, 32)])
     assert float((flips - 0.5).abs().max()) < 5 * 0.5 / math.sqrt(here.numel())
 
@@ -115,9 +133,9 @@ def test_coins_fall_with_their_probability_and_exactly_at_the_ends(probability):
     extremes = torch.tensor([0, 1, 0x7FFFFFFF, 0x80000000, LOW_32])
     threshold = coin_threshold(torch.tensor(probability))
     if probability in (0.0, 1.0):
-        assert (coin(extremes) < threshold).tolist() == [probability == 1.0] * 5
+        assert (coin(extremes.int()) < threshold).tolist() == [probability == 1.0] * 5
     words = torch.cat(_words_at())
-    heads = int((coin(words) < threshold).sum())
+    heads = int((coin(words.int()) < threshold).sum())
     deviation = math.sqrt(words.numel() * probability * (1 - probability))
     assert abs(heads - words.numel() * probability) <= 4.5 * deviation
 
@@ -145,7 +163,7 @@ def test_pick_never_draws_an_index_of_probability_zero():
     probs = [0.0, 0.3, 0.0, 0.7, 0.0]
     edges = torch.tensor([0, 1, 0x1FFFFFFF, 0x20000000, 0x7FFFFFFF, 0x80000000, LOW_32])
     bits = torch.cat([edges, *_words_at()])
-    assert set(pick(bits, *alias_table(probs)).tolist()) <= {1, 3}
+    assert set(pick(bits.int(), *alias_table(probs)).tolist()) <= {1, 3}
 
 
 def test_pick_draws_a_zipfian_proposal():

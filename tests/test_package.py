@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 from pathlib import Path
 
 import varsmooth
@@ -77,3 +78,7 @@ def test_imports_go_one_way():
 def test_every_layer_of_the_list_exists():
     present = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()}
     assert present - {"__init__", "__pycache__"} == set(LAYERS)
+
+
+def test_version_is_that_of_the_distribution():
+    assert varsmooth.__version__ == importlib.metadata.version("varsmooth")

@@ -113,6 +113,7 @@ class TrainConfig:
     patience: SizeOrNone = 0  # stop after this many evaluations without gain; 0: never
     precision: Precision = "fp32"  # arithmetic of the forward and backward pass
     device: Device = "auto"  # auto: a GPU where there is one
+    threads: SizeOrNone = 0  # CPU threads; 0: one for small models, which gain nothing by more, else torch's choice
     seed: Seed = 1  # of every random choice
 
 

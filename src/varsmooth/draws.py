@@ -8,15 +8,20 @@ Two generators, one inside the other:
 
 Rows are few, so they can afford the strong generator; elements are many, and the hash costs them a fifth as much. No state is
 kept anywhere: the same coordinates give the same integers on every device, in any order.
+
+Both are written once, in operators that torch tensors and numpy arrays share: on the CPU numpy runs them, whose calls cost a
+third of torch's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from varsmooth.errors import InputError
@@ -28,6 +33,8 @@ COIN_BITS = 24
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 
+Array = TypeVar("Array", Tensor, NDArray[np.int32])
+"""Int32 words as a torch tensor or a numpy array: what goes in comes out."""
 Integers: TypeAlias = "int | Tensor"
 Words: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -81,8 +88,8 @@ class DrawKey:
         return replace(self, site=int(site))
 
 
-def philox(counter: tuple[Integers, ...], key: tuple[Integers, Integers]) -> tuple[Integers, ...]:
-    """Return the four 32-bit words of Philox4x32-10; integers and int64 tensors mix freely and broadcast."""
+def philox(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, ...]:
+    """Return the four 32-bit words of Philox4x32-10; integers mix freely with int64 tensors or arrays."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -98,35 +105,47 @@ def row_words(key: DrawKey, word: Tensor, sequence: Integers = 0, position: Inte
 
     The result has the broadcast shape of ``word``, ``sequence`` and ``position``.
     """
-    words = philox((word.long(), sequence, position, key.site), (key.seed, key.step))
-    w0, w1, w2, w3 = (w if isinstance(w, Tensor) else torch.full_like(word, w) for w in words)
+    if word.device.type != "cpu":
+        w0, w1, w2, w3 = philox((word.long(), sequence, position, key.site), (key.seed, key.step))
+        return w0, w1, w2, w3
+    # At least 1-D, because numpy wraps silently in arrays and warns about scalars.
+    row, *place = (
+        np.atleast_1d(part.numpy()) if isinstance(part, Tensor) else part for part in (word.long(), sequence, position)
+    )
+    found = philox((row, *place, int(key.site)), (key.seed, int(key.step)))
+    shape = np.broadcast_shapes(*(part.shape for part in (word, sequence, position) if isinstance(part, Tensor)))
+    w0, w1, w2, w3 = (torch.from_numpy(part).view(shape) for part in found)
     return w0, w1, w2, w3
 
 
-def element_bits(low: Tensor, high: Tensor, counter: Tensor) -> Tensor:
-    """Return 32 random bits (as int32) for each row and element, keyed by the row's words ``low`` and ``high``.
+def element_bits(low: Array, high: Array, counter: Array) -> Array:
+    """Return 32 random bits for each row and element, keyed by the row's words ``low`` and ``high``; all int32, broadcasting.
 
-    The arguments broadcast; ``counter`` comes from ``element_counter``. The second key enters between the rounds: two rows with
-    first keys near each other would otherwise see the same bits a few dimensions apart. The high bits of the last product are
-    the best mixed, and they are the ones that decide.
+    ``counter`` comes from ``element_counter``. The second key enters between the rounds: two rows with first keys near each
+    other would otherwise see the same bits a few dimensions apart. The high bits of the last product are the best mixed, and
+    they are the ones that decide.
     """
-    bits = counter + low.int()
-    bits ^= _logical_shift(bits, 16)
+    bits = counter + low
+    shifted = bits >> 16
+    shifted &= 0xFFFF  # what the arithmetic shift copied of the sign goes
+    bits ^= shifted
     bits *= _signed(0x21F0AAAD)
-    bits ^= _logical_shift(bits, 15)
-    bits += high.int()
+    shifted = bits >> 15
+    shifted &= 0x1FFFF
+    bits ^= shifted
+    bits += high
     bits *= _signed(0xD35A2D97)
     return bits
 
 
-def element_counter(dimension: Tensor, stream: Stream) -> Tensor:
-    """Return what distinguishes the elements of a row: the dimension and what its bits decide."""
-    return (dimension.int() * 4 + int(stream)) * _signed(0x9E3779B9)
+def element_counter(dimension: Array, stream: Stream) -> Array:
+    """Return what distinguishes the elements of a row (int32): the dimension and what its bits decide."""
+    return (dimension * 4 + int(stream)) * _signed(0x9E3779B9)
 
 
-def coin(bits: Tensor) -> Tensor:
-    """Return the top ``COIN_BITS`` bits of 32-bit words as a signed integer, to be held against ``coin_threshold``."""
-    return bits.int() >> (32 - COIN_BITS)
+def coin(bits: Array) -> Array:
+    """Return the top ``COIN_BITS`` bits of int32 words as a signed integer, to be held against ``coin_threshold``."""
+    return bits >> (32 - COIN_BITS)
 
 
 def coin_threshold(probability: Tensor) -> Tensor:
@@ -134,13 +153,16 @@ def coin_threshold(probability: Tensor) -> Tensor:
     return torch.round((probability.double() - 0.5) * (1 << COIN_BITS)).int()
 
 
-def pick(bits: Tensor, threshold: Tensor, alias: Tensor) -> Tensor:
-    """Return an index (int64) drawn by Walker's alias method from 32-bit words; see ``alias_table``."""
-    slot_bits = threshold.numel().bit_length() - 1
-    bits = bits.int()
-    slot = (bits >> (32 - slot_bits)) & (threshold.numel() - 1) if slot_bits else torch.zeros_like(bits)
-    own = (bits << slot_bits) < threshold.index_select(0, slot.view(-1)).view_as(slot)
-    return torch.where(own, slot, alias.index_select(0, slot.view(-1)).view_as(slot)).long()
+def pick(bits: Array, threshold: Array, alias: Array) -> Array:
+    """Return an index (int32) drawn by Walker's alias method from int32 words; see ``alias_table``."""
+    size = len(threshold)
+    slot_bits = size.bit_length() - 1
+    # In two steps, because a table of one slot would ask for a shift by 32.
+    slot = (bits >> (31 - slot_bits) >> 1) & (size - 1)
+    other = (bits << slot_bits) >= threshold[slot]
+    # A product instead of a choice: half the outcomes are surprises to a branch.
+    picked: Array = slot + (alias[slot] - slot) * other
+    return picked
 
 
 def alias_table(probs: list[float]) -> tuple[Tensor, Tensor]:
@@ -170,19 +192,14 @@ def alias_table(probs: list[float]) -> tuple[Tensor, Tensor]:
 
 def normal(radius_bits: Tensor, angle_bits: Tensor) -> Tensor:
     """Return standard normal values by the Box-Muller transform of two streams of bits."""
-    radius, angle = (coin(bits).float() * 2.0**-COIN_BITS + 0.5 for bits in (radius_bits, angle_bits))
+    radius, angle = (coin(bits.int()).float() * 2.0**-COIN_BITS + 0.5 for bits in (radius_bits, angle_bits))
     return (radius + 2.0 ** -(COIN_BITS + 1)).log().mul(-2).sqrt() * (angle * (2 * torch.pi)).cos()
 
 
-def _wide_product(value: Integers, multiplier: int) -> tuple[Integers, Integers]:
+def _wide_product(value: Any, multiplier: int) -> tuple[Any, Any]:
     """Return the high and low halves of a 32 x 32 bit product; int64 wraps, but keeps all 64 bits."""
     product = value * multiplier
     return (product >> 32) & LOW_32, product & LOW_32
-
-
-def _logical_shift(bits: Tensor, by: int) -> Tensor:
-    """Shift int32 right without copying the sign."""
-    return (bits >> by).bitwise_and_((1 << (32 - by)) - 1)
 
 
 def _signed(constant: int) -> int:

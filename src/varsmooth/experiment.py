@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from varsmooth.config import Config, load_config, to_mapping, to_toml
@@ -24,6 +25,9 @@ from varsmooth.train.folder import RunFolder
 from varsmooth.train.loop import Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
 from varsmooth.train.trainer import NotFiniteError, Trainer
+
+SMALL = 64
+"""Units up to which a model counts as small."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,15 @@ def resume_run(run: Path, reporting: Reporting) -> dict[str, Any]:
         return _train(folder, config, corpus, trainer, reporting, seconds=record.get("seconds") or 0.0)
 
 
+def set_threads(config: Config) -> None:
+    """Choose the CPU threads; a small model is as fast with one, and stays fast when another program wants the cores."""
+    threads = config.train.threads or (1 if config.model.hidden <= SMALL else 0)
+    if threads:
+        torch.set_num_threads(threads)
+
+
 def _trainer(config: Config, corpus: Corpus) -> Trainer:
+    set_threads(config)
     device = resolve_device(config.train.device)
     counts = Counts.from_ids(corpus.train, len(corpus.vocab))
     network = build_network(config, len(corpus.vocab), build_proposal(config, counts))

@@ -84,6 +84,10 @@ class Proposal:
         threshold, alias = alias_table(self.probs.tolist())
         return threshold.to(self.probs.device), alias.to(self.probs.device)
 
+    def draw(self, bits: Tensor) -> Tensor:
+        """Return a word (int64) drawn from ``probs`` for each 32-bit word."""
+        return pick(bits.int(), *self.alias_table).long()
+
     def save(self, path: Path | str) -> None:
         """Write the proposal as a safetensors file."""
         tensors = {"rate": self.rate.cpu(), "probs": self.probs.cpu()}
@@ -117,9 +121,9 @@ def noise(
     if proposal.silent:
         return inputs, targets
     replaced, input_bits, label_bits = _position_draws(inputs, proposal, DrawKey.of(key), first_sequence)
-    noised = torch.where(replaced, pick(input_bits, *proposal.alias_table), inputs)
+    noised = torch.where(replaced, proposal.draw(input_bits), inputs)
     if proposal.noises_output:
-        targets = torch.where(replaced, pick(label_bits, *proposal.alias_table), targets)
+        targets = torch.where(replaced, proposal.draw(label_bits), targets)
     return noised, targets
 
 
@@ -128,7 +132,7 @@ def noise_inputs(inputs: Tensor, proposal: Proposal, key: DrawKey | int, first_s
     if proposal.silent:
         return inputs
     replaced, bits, _ = _position_draws(inputs, proposal, DrawKey.of(key), first_sequence)
-    return torch.where(replaced, pick(bits, *proposal.alias_table), inputs)
+    return torch.where(replaced, proposal.draw(bits), inputs)
 
 
 def _position_draws(inputs: Tensor, proposal: Proposal, key: DrawKey, first_sequence: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,7 +143,7 @@ def _position_draws(inputs: Tensor, proposal: Proposal, key: DrawKey, first_sequ
     position = torch.arange(T, device=inputs.device)[:, None]
     sequence = torch.arange(first_sequence, first_sequence + B, device=inputs.device)[None, :]
     coins, input_bits, label_bits, _ = row_words(key, torch.zeros_like(inputs), sequence, position)
-    return coin(coins) < coin_threshold(proposal.rate)[inputs], input_bits, label_bits
+    return coin(coins.int()) < coin_threshold(proposal.rate)[inputs], input_bits, label_bits
 
 
 def _checked_gamma(gamma: float) -> float:

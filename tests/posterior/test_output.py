@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from varsmooth import Counts, EmbeddingPosterior, Proposal
-from varsmooth.draws import DrawKey, Site, pick, row_words
+from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.posterior import output_loss
 
 V, D, T, B = 13, 6, 5, 4
@@ -38,7 +38,7 @@ def naive(q, hidden, bias, targets, key, rule, replaced=None, scope="sequence"):
             if rule == "target" and replaced[t, b]:
                 place = {"sequence": (b, 0), "batch": (0, 0), "position": (b, t)}[scope]
                 bits = row_words(DrawKey.of(key), word[None], *place)[1]
-                other = pick(bits, *q.proposal.alias_table)[0]
+                other = q.proposal.draw(bits)[0]
                 mask = torch.where(kept[word] == 0, 0.0, 1 / (1 - q.dropout)).double()
                 rows[word] = q.weight[other] * mask
             logits = rows @ hidden[t, b] + bias

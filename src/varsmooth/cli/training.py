@@ -78,7 +78,7 @@ def train(
 def recipes() -> None:
     """List the recipes: the rows of the paper's table, each also as ROW/SETTING for a data set and a size.
 
-    Example:
+    For example:
 
         varsmooth recipes
     """

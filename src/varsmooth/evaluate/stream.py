@@ -97,19 +97,19 @@ def best_temperature(
     The loss is convex in beta = 1 / temperature, so Newton's method finds its minimum in a few passes over the stream.
     """
     beta, tables = 1.0, network.tables(predict)
-    for _ in range(8):
+    for _ in range(12):
         slope = curvature = 0.0
         for piece in pieces(network, ids, eos_id, _fixed(network, tables), batch, window, burn_in):
             logits = piece.logits.float()
             probs = (beta * logits).softmax(-1)
             mean = (probs * logits).sum(-1)
             own = logits.gather(-1, piece.targets[..., None]).squeeze(-1)
-            variance = (probs * logits.square()).sum(-1) - mean.square()
+            variance = (probs * (logits - mean[..., None]).square()).sum(-1)
             slope += float(((mean - own) * piece.counted).sum(dtype=torch.float64))
             curvature += float((variance * piece.counted).sum(dtype=torch.float64))
-        if curvature <= 0:
-            break
-        last, beta = beta, min(max(beta - slope / curvature, beta / 2), beta * 2)
+        # A model that is sure of everything has no curvature left; it gets a long step in the right direction.
+        newton = beta - slope / max(curvature, 1e-30)
+        last, beta = beta, min(max(newton, beta / 2), beta * 2)
         if abs(beta - last) < tolerance * beta:
             break
     return 1 / beta

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varsmooth.draws import DrawKey, Site
-from varsmooth.errors import InputError
+from varsmooth.errors import InputError, check_choice
 from varsmooth.model.recurrent import RecurrentStack
 from varsmooth.model.recurrent_run import State
 from varsmooth.posterior import (
@@ -148,6 +148,7 @@ class RecurrentLanguageModel(nn.Module):
 
     def tables(self, predict: Predict) -> Tables:
         """Return the tables that predict: the mode, the mean of each table that was drawn, or the mean of the input's alone."""
+        check_choice("predict", predict, get_args(Predict))
         if predict == "mode":
             return Tables(self.input_table, self.output_table)
         smoothing = self.smoothing

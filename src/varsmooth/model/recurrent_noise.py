@@ -124,5 +124,5 @@ def _normals(words: Words, like: Tensor) -> Tensor:
 
 
 def _bits(words: Words, width: int, stream: Stream) -> Tensor:
-    counter = element_counter(torch.arange(width, device=words[2].device), stream)
-    return element_bits(words[2][..., None], words[3][..., None], counter)
+    counter = element_counter(torch.arange(width, dtype=torch.int32, device=words[2].device), stream)
+    return element_bits(words[2].int()[..., None], words[3].int()[..., None], counter)

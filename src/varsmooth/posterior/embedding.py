@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from varsmooth.draws import DrawKey, Integers, pick, row_words
+from varsmooth.draws import DrawKey, Integers, row_words
 from varsmooth.errors import InputError, check_choice
 from varsmooth.ops.draw_rows import DrawPlan, draw_rows, replaced_words
 from varsmooth.posterior.kl import KLForm, kl_weights
@@ -98,7 +98,7 @@ class EmbeddingPosterior:
             raise InputError("lookup_replaced needs a proposal")
         flat_ids, sequence, position = self._flat(ids, first_sequence, scope)
         key = DrawKey.of(key)
-        source = pick(row_words(key, flat_ids, sequence, position)[1], *self.proposal.alias_table)
+        source = self.proposal.draw(row_words(key, flat_ids, sequence, position)[1])
         drawn = draw_rows(self.weight, flat_ids, 0, 0, key, self.unsmoothed()._plan, source)
         return drawn.view(*ids.shape, -1)
 

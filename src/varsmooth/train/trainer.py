@@ -48,7 +48,7 @@ class Trainer:
         self.carried = network.initial_state(settings.batch)
         self.optimiser = _rmsprop(network, settings.lr)
         self.average = [p.detach().clone() for p in network.parameters()] if settings.average else []
-        self._failed = torch.zeros((), dtype=torch.bool, device=device)
+        self._failed_at = torch.zeros((), dtype=torch.int64, device=device)
         # Added to on the device, so that no step waits, and never split, so that a resumed run rounds as one never stopped.
         self._sums = torch.zeros(4, dtype=torch.float64, device=device)
 
@@ -81,7 +81,8 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(terms.total)
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip)
-        self._failed |= ~torch.isfinite(norm + terms.total.detach())
+        failed = (self._failed_at == 0) & ~torch.isfinite(norm + terms.total.detach())
+        self._failed_at += failed * (progress.step + 1)
         if self.device.type == "cpu":
             self.check_finite()
         self.optimiser.step()
@@ -94,9 +95,9 @@ class Trainer:
 
     def check_finite(self) -> None:
         """Raise if any gradient since the start was not finite; on a GPU this waits, so it is asked only now and then."""
-        if bool(self._failed):
+        if step := int(self._failed_at):
             raise NotFiniteError(
-                f"the loss or its gradient is not finite at step {self.progress.step + 1}: "
+                f"the loss or its gradient is not finite at step {step}: "
                 f"lower train.lr (now {self.settings.lr:g}) or train.clip (now {self.settings.clip:g})"
                 + (", or use train.precision=fp32" if self.settings.precision != "fp32" else "")
             )

@@ -1,4 +1,4 @@
-"""The posterior of eq. 2 in the form that draws need: integer thresholds and an alias table."""
+"""The posterior of eq. 2 in the form that draws need: integer thresholds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class DrawPlan:
     drops_elements: bool
     drop_below: int
     replace_from: Tensor | None
-    alias_threshold: Tensor | None
-    alias: Tensor | None
+    proposal: Proposal | None
     scale: float
     deviation: float
 
@@ -35,19 +34,15 @@ class DrawPlan:
         cls, proposal: Proposal | None, *, by_element: bool, dropout: float, dropout_by_element: bool, variance: float
     ) -> DrawPlan:
         smooths = proposal is not None and not proposal.silent
-        replace_from = threshold = alias = None
-        if proposal is not None and smooths:
-            threshold, alias = proposal.alias_table
-            replace_from = _replace_from(proposal.rate, dropout if by_element == dropout_by_element else 0.0)
+        joint = dropout if by_element == dropout_by_element else 0.0
         return cls(
             smooths_words=smooths and not by_element,
             smooths_elements=smooths and by_element,
             drops_words=dropout > 0 and not dropout_by_element,
             drops_elements=dropout > 0 and dropout_by_element,
             drop_below=int(coin_threshold(torch.tensor(dropout))),
-            replace_from=replace_from,
-            alias_threshold=threshold,
-            alias=alias,
+            replace_from=_replace_from(proposal.rate, joint) if proposal is not None and smooths else None,
+            proposal=proposal if smooths else None,
             scale=1 / (1 - dropout),
             deviation=variance**0.5,
         )

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from varsmooth.draws import DrawKey, Integers, Stream, Words, coin, element_bits, element_counter, normal, pick, row_words
 from varsmooth.ops.draw_rows.plan import DrawPlan
 
-CACHED_ELEMENTS = 1 << 18
+CACHED_ELEMENTS = 1 << 17
 
 
 def draw_rows(
@@ -33,7 +33,8 @@ def draw_rows(
     rows = torch.arange(weight.shape[0], device=weight.device) if ids is None else ids
     words = row_words(key, rows, sequence, position)
     if source is None and plan.smooths_words:
-        source = torch.where(replaced_words(rows, words, plan), _pick(words[1], plan), rows)
+        assert plan.proposal is not None
+        source = torch.where(replaced_words(rows, words, plan), plan.proposal.draw(words[1]), rows)
     if source is None and not everything:
         source = rows
     factor, changed, flat_source = _element_choices(weight, rows, words, plan)
@@ -45,74 +46,83 @@ def replaced_words(ids: Tensor, words: Words, plan: DrawPlan) -> Tensor:
     """Return where the word-level coin fell: the word is replaced, even if by itself."""
     if plan.replace_from is None or not plan.smooths_words:
         return torch.zeros_like(ids, dtype=torch.bool)
-    return coin(words[0]) >= plan.replace_from[ids]
-
-
-def _pick(bits: Tensor, plan: DrawPlan) -> Tensor:
-    assert plan.alias_threshold is not None
-    assert plan.alias is not None
-    return pick(bits, plan.alias_threshold, plan.alias)
+    return coin(words[0].int()) >= plan.replace_from[ids]
 
 
 def _element_choices(
     weight: Tensor, rows: Tensor, words: Words, plan: DrawPlan
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the factor of dropout, the flat places that are replaced, and the flat places to read instead."""
-    factor = changed = flat_source = None
-    if plan.drops_elements or plan.smooths_elements:
-        low, high, width = words[2].int(), words[3].int(), weight.shape[1]
-        counter = element_counter(torch.arange(width, device=weight.device), Stream.COIN)
-        pieces = [
-            _piece_choices(coin(element_bits(low[piece, None], high[piece, None], counter)), rows, plan, piece)
-            for piece in _pieces(weight, rows)
-        ]
-        factor, changed = (_joined([piece[i] for piece in pieces]) for i in range(2))
-        if changed is not None:
-            row = changed // width
-            column = changed - row * width
-            counter = element_counter(column, Stream.INDEX)
-            bits = element_bits(low.index_select(0, row), high.index_select(0, row), counter)
-            flat_source = _pick(bits, plan) * width + column
     if plan.drops_words:
-        factor = _factor(coin(words[0])[:, None], plan)
-    return factor, changed, flat_source
+        word_factor = _scaled(coin(words[0].int())[:, None] >= plan.drop_below, plan)
+    if not (plan.drops_elements or plan.smooths_elements):
+        return word_factor if plan.drops_words else None, None, None
+    elements = _Elements(weight, rows, words[2].int(), words[3].int(), plan)
+    replaced = [found for piece in _pieces(weight, rows) if (found := elements.choose(piece)) is not None]
+    changed, flat_source = (_joined([found[i] for found in replaced]) for i in range(2)) if replaced else (None, None)
+    return word_factor if plan.drops_words else elements.factor, changed, flat_source
+
+
+class _Elements:
+    """The choices of all elements, some rows at a time, in numpy on the CPU and in torch elsewhere."""
+
+    def __init__(self, weight: Tensor, rows: Tensor, low: Tensor, high: Tensor, plan: DrawPlan) -> None:
+        self.plan = plan
+        self.width = weight.shape[1]
+        shape = (rows.numel(), self.width)
+        self.factor = torch.empty(shape, device=weight.device) if plan.drops_elements else None
+        self.rows, self.low, self.high = _array(rows), _array(low), _array(high)
+        self.dimension = _array(torch.arange(self.width, dtype=torch.int32, device=weight.device))
+
+    def choose(self, piece: slice) -> tuple[Tensor, Tensor] | None:
+        """Fill in the factor of a piece; return the places that it replaces, and the places to read instead."""
+        low, high, width, plan = self.low[piece], self.high[piece], self.width, self.plan
+        coins = coin(element_bits(low[:, None], high[:, None], element_counter(self.dimension, Stream.COIN)))
+        if self.factor is not None:
+            torch.mul(_tensor(coins >= plan.drop_below), plan.scale, out=self.factor[piece])
+        if not plan.smooths_elements or plan.proposal is None:
+            return None
+        changed = _places(coins >= _array(plan.replace_from)[self.rows[piece]][:, None])
+        row = changed // width
+        column = changed - row * width
+        bits = element_bits(low[row], high[row], element_counter(self.dimension[column], Stream.INDEX))
+        picked = pick(bits, *(_array(part) for part in plan.proposal.alias_table))
+        return _tensor(changed + piece.start * width), _tensor(column + picked * width)
 
 
 def _pieces(weight: Tensor, rows: Tensor) -> list[slice]:
-    """Cut the rows so that on the CPU the temporaries of one piece stay in the cache: half the time of one go."""
+    """Cut the rows so that on the CPU the temporaries of one piece stay in the cache."""
     size = max(1, CACHED_ELEMENTS // weight.shape[1]) if weight.device.type == "cpu" else max(1, rows.numel())
     return [slice(start, start + size) for start in range(0, max(1, rows.numel()), size)]
 
 
-def _piece_choices(coins: Tensor, rows: Tensor, plan: DrawPlan, piece: slice) -> tuple[Tensor | None, Tensor | None]:
-    factor = _factor(coins, plan) if plan.drops_elements else None
-    if plan.replace_from is None or not plan.smooths_elements:
-        return factor, None
-    places = _places(coins >= plan.replace_from.index_select(0, rows[piece])[:, None])
-    return factor, places + piece.start * coins.shape[1]
-
-
-def _factor(coins: Tensor, plan: DrawPlan) -> Tensor:
+def _scaled(kept: Tensor, plan: DrawPlan) -> Tensor:
     """0 where dropped, else the inverse of the share that is kept; a product is faster than a masked fill of random places."""
-    return (coins >= plan.drop_below).float().mul_(plan.scale)
+    return kept.float().mul_(plan.scale)
 
 
-def _places(mask: Tensor) -> Tensor:
-    """Return the flat places where ``mask`` is true; numpy finds them twice as fast as torch on the CPU."""
-    if mask.device.type == "cpu":
-        return torch.from_numpy(np.flatnonzero(mask.numpy()))
-    return mask.view(-1).nonzero().view(-1)
+def _array(tensor: Tensor | None) -> Any:
+    """Return a CPU tensor as the numpy array that shares its memory, any other as it is."""
+    return tensor.numpy() if tensor is not None and tensor.device.type == "cpu" else tensor
 
 
-def _joined(pieces: list[Tensor | None]) -> Tensor | None:
-    tensors = [piece for piece in pieces if piece is not None]
-    return None if not tensors else tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+def _tensor(array: Any) -> Tensor:
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+
+def _places(mask: Any) -> Any:
+    """Return the flat places where ``mask`` is true."""
+    return np.flatnonzero(mask) if isinstance(mask, np.ndarray) else mask.view(-1).nonzero().view(-1)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _gaussian(drawn: Tensor, words: Words, plan: DrawPlan) -> Tensor:
-    dimension = torch.arange(drawn.shape[1], device=drawn.device)
+    dimension = torch.arange(drawn.shape[1], dtype=torch.int32, device=drawn.device)
     radius, angle = (
-        element_bits(words[2][:, None], words[3][:, None], element_counter(dimension, stream))
+        element_bits(words[2].int()[:, None], words[3].int()[:, None], element_counter(dimension, stream))
         for stream in (Stream.RADIUS, Stream.ANGLE)
     )
     return (plan.deviation * normal(radius, angle)).to(drawn.dtype)

@@ -1,0 +1,275 @@
+"""Nothing is lost: real processes, really killed, end as one that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from networks_for_tests import TINY
+from varsmooth.cli import main
+from varsmooth.train.folder import RunFolder, state_step
+
+STEPS = 150
+SETTINGS = (
+    *TINY,
+    f"train.steps={STEPS}",
+    "train.eval_every=5",
+    "train.save_every=8",
+    "train.schedule=plateau",
+    "train.plateau_patience=1",
+    "train.average=0.9",
+    "data.max_tokens=500",
+)
+
+
+def start_arguments(out: Path, *settings: str) -> list[str]:
+    changes = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
+    return ["train", "--recipe", "smoothing-kneser-ney", "--out", str(out), *changes]
+
+
+def resume_arguments(run: Path) -> list[str]:
+    return ["train", "--resume", str(run)]
+
+
+@contextmanager
+def process(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "varsmooth", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def completed(arguments: list[str]) -> None:
+    with process(arguments) as started:
+        _, messages = started.communicate()
+        assert started.returncode == 0, messages
+
+
+def saved_step(run: Path) -> int:
+    return max((state_step(path) for path in RunFolder(run).state_paths()), default=0) if run.exists() else 0
+
+
+def wait_until(reached: Callable[[], bool], started: subprocess.Popen[str]) -> None:
+    while not reached():
+        assert started.poll() is None, started.communicate()
+        time.sleep(0.002)
+
+
+def in_this_process(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    return int(leaving.value.code or 0)
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.iterdir() if path.name != ".lock"}
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """All that must not depend on interruptions: weights, last state, metrics, and the record but for its times."""
+    files = contents(run)
+    kept = ("model.safetensors", f"state-{STEPS:08d}.safetensors", "metrics.jsonl", "config.toml", "vocab.txt", ".latest")
+    record = json.loads(files["record.json"])
+    return {name: files[name] for name in kept} | {
+        key: record[key] for key in ("status", "stopped_because", "steps", "best", "results", "parameters", "data", "config")
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    completed(start_arguments(run))
+    return run
+
+
+def assert_same_outcome(run: Path, whole: Path) -> None:
+    found, expected = outcome(run), outcome(whole)
+    for name in expected:
+        assert found[name] == expected[name], name
+
+
+def test_an_uninterrupted_run_has_what_the_others_are_held_against(whole):
+    assert outcome(whole)["status"] == "finished"
+    assert [line["step"] for line in RunFolder(whole).read_metrics()] == list(range(5, STEPS + 1, 5))
+    assert len(outcome(whole)["results"]) == 3 * 2 * 2
+    assert {line["lr"] for line in RunFolder(whole).read_metrics()} > {0.003}, "the plateau is part of what must be resumed"
+
+
+def holds_the_lock(run: Path, started: subprocess.Popen[str]) -> bool:
+    return (run / ".lock").exists() and (run / ".lock").read_text() == f"{started.pid}\n"
+
+
+def kill(run: Path, moment: int | str) -> None:
+    """Start or continue the run and kill it a little after its start, its lock, or a saved step."""
+    arguments = resume_arguments(run) if (run / "config.toml").exists() else start_arguments(run)
+    with process(arguments) as started:
+        if moment == "lock":
+            wait_until(lambda: holds_the_lock(run, started), started)
+        elif moment != "start":
+            wait_until(lambda: saved_step(run) >= int(moment), started)
+        time.sleep(random.uniform(0, {"start": 1.0, "lock": 0.5}.get(str(moment), 0.05)))
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+        assert started.returncode == -signal.SIGKILL
+
+
+def test_a_run_killed_three_times_ends_as_one_never_stopped(whole, tmp_path):
+    run = tmp_path / "run"
+    for last in (0, 45, 90):
+        kill(run, random.randint(last + 1, last + 40))
+    assert in_this_process(resume_arguments(run)) == 0
+    assert_same_outcome(run, whole)
+
+
+@pytest.mark.slow
+def test_a_run_killed_twenty_times_ends_as_one_never_stopped(whole, tmp_path):
+    run = tmp_path / "run"
+    moments: list[int | str] = sorted(random.sample(range(1, STEPS - 20), 12))
+    for word in ["start", "lock"] * 4:
+        moments.insert(random.randrange(12), word)
+    assert len(moments) == 20
+    for moment in moments:
+        kill(run, moment)
+    completed(resume_arguments(run))
+    assert_same_outcome(run, whole)
+
+
+def test_a_signal_ends_the_step_saves_it_and_says_how_to_go_on(whole, tmp_path):
+    statuses = {signal.SIGINT: 130, signal.SIGTERM: 143}
+    runs = {number: tmp_path / f"a run for {number.name}" for number in statuses}
+    with ExitStack() as stack:
+        processes = {number: stack.enter_context(process(start_arguments(run))) for number, run in runs.items()}
+        for number, started in processes.items():
+            wait_until(lambda number=number: saved_step(runs[number]) >= 20, started)
+            started.send_signal(number)
+        messages = {number: started.communicate()[1] for number, started in processes.items()}
+    for number, run in runs.items():
+        step = saved_step(run)
+        assert messages[number] == f"varsmooth: stopped at step {step}; to go on: varsmooth train --resume '{run}'\n"
+        assert processes[number].returncode == statuses[number]
+        record = RunFolder(run).read_record()
+        assert (record["status"], record["signal"], record["steps"]) == ("stopped", number, step)
+        assert 20 <= step < STEPS
+        assert in_this_process(resume_arguments(run)) == 0
+        assert_same_outcome(run, whole)
+
+
+def test_a_second_process_is_refused(whole, tmp_path, capsys):
+    run = tmp_path / "run"
+    with process(start_arguments(run)) as started:
+        wait_until(lambda: saved_step(run) >= 20, started)
+        started.send_signal(signal.SIGSTOP)
+        before = contents(run)
+        assert in_this_process(resume_arguments(run)) == 2
+        assert f"is in use by process {started.pid};" in capsys.readouterr().err
+        assert in_this_process(start_arguments(run)) == 2
+        assert "already holds a run" in capsys.readouterr().err
+        assert contents(run) == before
+    assert in_this_process(resume_arguments(run)) == 0
+    assert_same_outcome(run, whole)
+
+
+def test_a_run_is_never_overwritten(whole, capsys):
+    before = contents(whole)
+    assert in_this_process(start_arguments(whole, "train.seed=5")) == 2
+    assert f"already holds a run; continue it with: varsmooth train --resume {whole}" in capsys.readouterr().err
+    assert contents(whole) == before
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "[copy]"))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage", [flip, lambda path: os.truncate(path, 1000), Path.unlink], ids=["bit-flipped", "truncated", "missing"]
+)
+def test_a_damaged_state_is_named_and_the_one_before_it_used(whole, copy, capsys, damage):
+    newest, before = RunFolder(copy).state_paths()
+    damage(newest)
+    state = before.read_bytes()
+    assert in_this_process(resume_arguments(copy)) == 0
+    assert f"warning: {newest} is " in capsys.readouterr().out
+    assert_same_outcome(copy, whole)
+    assert before.read_bytes() == state
+
+
+def test_without_a_sound_state_nothing_is_touched(copy, capsys):
+    for path in RunFolder(copy).state_paths():
+        flip(path)
+    before = contents(copy)
+    assert in_this_process(resume_arguments(copy)) == 2
+    assert "no state in" in capsys.readouterr().err
+    assert contents(copy) == before
+
+
+def test_a_finished_run_can_be_resumed_and_stays_as_it_is(whole, copy):
+    assert in_this_process(resume_arguments(copy)) == 0
+    assert_same_outcome(copy, whole)
+
+
+@pytest.fixture
+def own_text(tmp_path: Path) -> Path:
+    """A finished run on a text that a user can change."""
+    (tmp_path / "text").mkdir()
+    for split in ("train", "valid", "test"):
+        (tmp_path / "text" / f"{split}.txt").write_text("this is the text\n" * {"train": 60}.get(split, 20))
+    run = tmp_path / "run"
+    assert in_this_process(start_arguments(run, f"data.name={tmp_path / 'text'}", "train.steps=8")) == 0
+    return run
+
+
+def replace_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("change", "culprit"),
+    [
+        (lambda run: (run.parent / "text" / "train.txt").write_text("is this the text\n" * 60), "the train text has changed"),
+        (lambda run: (run.parent / "text" / "valid.txt").write_text("this is text\n" * 20), "the valid text has changed"),
+        (lambda run: replace_text(run / "config.toml", "hidden = 8", "hidden = 9"), "config.toml has changed"),
+        (lambda run: replace_text(run / "vocab.txt", "is\ntext\n", "text\nis\n"), "vocab.txt has changed"),
+    ],
+    ids=["train", "valid", "config", "vocab"],
+)
+def test_a_run_is_not_continued_with_something_else(own_text, capsys, change, culprit):
+    change(own_text)
+    before = contents(own_text)
+    assert in_this_process(resume_arguments(own_text)) == 2
+    assert culprit in capsys.readouterr().err
+    assert contents(own_text) == before
+
+
+def test_only_a_run_can_be_resumed_and_it_takes_no_other_flags(whole, tmp_path, capsys):
+    for arguments, message in (
+        (resume_arguments(tmp_path), "is not a run folder"),
+        ([*resume_arguments(whole), "--set", "train.lr=1"], "--resume takes everything from the run"),
+        ([*resume_arguments(whole), "--out", str(tmp_path)], "--resume takes everything from the run"),
+    ):
+        assert in_this_process(arguments) == 2
+        assert message in capsys.readouterr().err
