@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from varsmooth.evaluate import LanguageModel, evaluate
 from varsmooth.model import Predict, RecurrentLanguageModel
 from varsmooth.text import Corpus, Vocab, open_corpus
 from varsmooth.text.counts import Counts
+from varsmooth.text.named import DESCRIPTIONS
 from varsmooth.train.build import build_network, build_proposal, resolve_device
-from varsmooth.train.checkpoint import DiskFullError, load_latest_state
+from varsmooth.train.checkpoint import load_latest_state
 from varsmooth.train.display import RunDisplay
 from varsmooth.train.environment import environment
 from varsmooth.train.folder import RunFolder
-from varsmooth.train.loop import Interruptions, Outcome, fit
+from varsmooth.train.loop import Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
 from varsmooth.train.trainer import NotFiniteError, Trainer
 
@@ -53,12 +54,13 @@ def corpus_of(config: Config, vocab: Vocab | None = None) -> Corpus:
 
 def start_run(config: Config, out: Path, reporting: Reporting) -> dict[str, Any]:
     """Train a new run into the folder ``out`` and return its record."""
+    config = _from_anywhere(config)
     corpus = corpus_of(config)
     trainer = _trainer(config, corpus)
     with RunFolder.create(out) as folder:
         folder.write(folder.config_path, to_toml(config).encode())
         corpus.vocab.save(folder.vocab_path)
-        return _train(folder, config, corpus, trainer, reporting, seconds=0.0)
+        return _Run(folder, config, corpus, trainer, reporting).train()
 
 
 def resume_run(run: Path, reporting: Reporting) -> dict[str, Any]:
@@ -75,7 +77,14 @@ def resume_run(run: Path, reporting: Reporting) -> dict[str, Any]:
         if state is not None:
             trainer.restore(state.tensors, state.meta)
         folder.truncate_metrics(trainer.progress.step)
-        return _train(folder, config, corpus, trainer, reporting, seconds=record.get("seconds") or 0.0)
+        return _Run(folder, config, corpus, trainer, reporting, seconds=record.get("seconds") or 0.0).train()
+
+
+def _from_anywhere(config: Config) -> Config:
+    """Make the paths absolute, so that a run can be resumed from another folder than it was started in."""
+    data = config.data
+    name = data.name if data.name in DESCRIPTIONS else str(Path(data.name).absolute())
+    return replace(config, data=replace(data, name=name, data_dir=data.data_dir and str(Path(data.data_dir).absolute())))
 
 
 def set_threads(config: Config) -> None:
@@ -106,64 +115,79 @@ def _refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, c
         )
 
 
-def _train(
-    folder: RunFolder, config: Config, corpus: Corpus, trainer: Trainer, reporting: Reporting, seconds: float
-) -> dict[str, Any]:
-    began, first_step = time.perf_counter(), trainer.progress.step
-    record = _opening_record(config, corpus, trainer)
-    folder.write_record({**record, "status": "running", "steps": first_step, "seconds": seconds})
+@dataclass
+class _Run:
+    """A run under way: training, then the final evaluation, with a record that always says how far it came."""
 
-    def closing(status: str, reason: str) -> dict[str, Any]:
-        spent = time.perf_counter() - began
-        tokens = (trainer.progress.step - first_step) * config.train.batch * config.train.window
-        best = {"step": trainer.progress.best_step, "valid_perplexity": trainer.progress.best_perplexity}
-        return {
-            **record,
-            "status": status,
-            "stopped_because": reason,
-            "steps": trainer.progress.step,
-            "seconds": seconds + spent,
-            "tokens_per_second": tokens / spent,
-            "best": best,
-        }
+    folder: RunFolder
+    config: Config
+    corpus: Corpus
+    trainer: Trainer
+    reporting: Reporting
+    seconds: float = 0.0
+    """spent before this process"""
 
-    try:
-        outcome = _fit(folder, config, corpus, trainer, reporting)
-    except (NotFiniteError, DiskFullError) as error:
-        reason = "not finite" if isinstance(error, NotFiniteError) else "disk"
-        if reason == "not finite":
-            folder.write_record(closing("failed", reason))
-            kept = f"; the best model so far (step {trainer.progress.best_step}) is kept in {folder.path}"
-            raise InputError(f"{error}{kept if trainer.progress.best_step else ''}") from None
-        raise
-    if outcome.reason == "signal":
-        stopped = closing("stopped", "signal") | {"signal": outcome.signal}
-        folder.write_record(stopped)
-        return stopped
-    finished = closing("finished", outcome.reason)
-    finished["results"] = final_results(LanguageModel.load(folder.path, str(trainer.device)), corpus)
-    folder.write_record(finished)
-    return finished
+    def __post_init__(self) -> None:
+        self.began, self.first_step = time.perf_counter(), self.trainer.progress.step
 
+    def train(self) -> dict[str, Any]:
+        """Train to the end, or to a signal, and return the record."""
+        self._record("running")
+        try:
+            outcome = self._fit()
+        except NotFiniteError as error:
+            self._record("failed", stopped_because="not finite")
+            step = self.trainer.progress.best_step
+            kept = f"; the best model so far (step {step}) is kept in {self.folder.path}" if step else ""
+            raise InputError(f"{error}{kept}") from None
+        if outcome.signal is not None:
+            return self._record("stopped", stopped_because="signal", signal=outcome.signal)
+        try:
+            with Interruptions(at_once=True):
+                results = final_results(LanguageModel.load(self.folder.path, str(self.trainer.device)), self.corpus)
+        except Interrupted as interrupted:
+            return self._record("stopped", stopped_because="signal", signal=interrupted.signal)
+        return self._record("finished", stopped_because=outcome.reason, results=results)
 
-def _fit(folder: RunFolder, config: Config, corpus: Corpus, trainer: Trainer, reporting: Reporting) -> Outcome:
-    display = RunDisplay(
-        reporting.console,
-        config.name or folder.path.name,
-        config.train.steps,
-        trainer.progress.step,
-        config.train.batch * config.train.window,
-        folder.path / "tensorboard" if reporting.tensorboard else None,
-    )
-    with Interruptions() as interruptions, display:
-        return fit(
-            trainer,
-            folder,
-            validate=lambda: development_perplexity(trainer.network, corpus, config),
-            save_best=lambda: save_network(folder, trainer.network, config, corpus.vocab, trainer.progress.step),
-            interruptions=interruptions,
-            display=display,
+    def _fit(self) -> Outcome:
+        trainer, settings = self.trainer, self.config.train
+        display = RunDisplay(
+            self.reporting.console,
+            self.config.name or self.folder.path.name,
+            settings.steps,
+            self.first_step,
+            settings.batch * settings.window,
+            self.folder.path / "tensorboard" if self.reporting.tensorboard else None,
         )
+        with Interruptions() as interruptions, display:
+            return fit(
+                trainer,
+                self.folder,
+                validate=lambda: development_perplexity(trainer.network, self.corpus, self.config),
+                save_best=lambda: save_network(
+                    self.folder, trainer.network, self.config, self.corpus.vocab, trainer.progress.step
+                ),
+                interruptions=interruptions,
+                display=display,
+            )
+
+    def _record(self, status: str, **outcome: Any) -> dict[str, Any]:
+        """Write the record as it stands, and return it as it was written."""
+        progress, settings = self.trainer.progress, self.config.train
+        spent = time.perf_counter() - self.began
+        tokens = (progress.step - self.first_step) * settings.batch * settings.window
+        self.folder.write_record(
+            {
+                **_opening_record(self.config, self.corpus, self.trainer),
+                "status": status,
+                "steps": progress.step,
+                "seconds": self.seconds + spent,
+                "tokens_per_second": tokens / spent,
+                "best": {"step": progress.best_step, "valid_perplexity": progress.best_perplexity},
+                **outcome,
+            }
+        )
+        return self.folder.read_record()
 
 
 def development_perplexity(network: RecurrentLanguageModel, corpus: Corpus, config: Config) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from varsmooth.cli import corpora, main
+from varsmooth.cli import corpora
 from varsmooth.text.named import KNOWN, KnownData, KnownFile
 
 TEXTS = {"train": "the cat sat\non the mat\n", "valid": "the mat sat\n", "test": "on the cat\n"}
@@ -24,19 +24,6 @@ Run = Callable[..., tuple[int, str, str]]
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VARSMOOTH_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("VARSMOOTH_DATA", raising=False)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run one command in this process; return its exit status and what it wrote to standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        assert isinstance(left.value.code, int)
-        return left.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from varsmooth.demo import run_demo
 
 
 @app.command
-def demo(*, out: Path = Path("runs/demo"), seed: int = 1, steps: int | None = None) -> int:
+def demo(*, out: Path | None = None, seed: int = 1, steps: int | None = None) -> int:
     """Train three small models on the embedded corpus and compare them: about three minutes on two CPU cores.
 
     A plain model, one with Kneser-Ney smoothing and one with element-wise smoothing get the same text and the same number of
@@ -25,13 +26,18 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 1, steps: int | None = No
     Parameters
     ----------
     out
-        The folder to make; one run per model goes into it.
+        The folder to make; one run per model goes into it. The default is the first free of runs/demo, runs/demo-2, and so on.
     seed
         Of every random choice.
     steps
         Train each model for so many steps instead (a quick look; the models will not have converged).
     """
-    if not run_demo(out, seed, Console(), steps):
+    if not run_demo(out or _free_folder(), seed, Console(), steps):
         errors.print("varsmooth: the demonstration was stopped; start it again with another --out, or remove the folder")
         return 130
     return 0
+
+
+def _free_folder() -> Path:
+    names = itertools.chain(["demo"], (f"demo-{number}" for number in itertools.count(2)))
+    return next(folder for name in names if not (folder := Path("runs") / name).exists())

@@ -96,10 +96,16 @@ def _report(record: dict[str, Any], folder: Path, console: Console, as_json: boo
         return 128 + int(record["signal"])
     if not as_json:
         best = record["best"]
-        console.print(f"best model: step {best['step']}, valid perplexity {best['valid_perplexity']:.2f}", highlight=False)
+        console.print(f"best model: step {best['step']}, valid perplexity {_figure(best['valid_perplexity'])}", highlight=False)
         for found in record["results"]:
             if found["split"] == "test":
                 control = "at its tuned temperature" if found["tuned_temperature"] else "at temperature 1"
-                console.print(f"test perplexity {found['perplexity']:.2f} by {found['predict']}, {control}", highlight=False)
+                figure = _figure(found["perplexity"])
+                console.print(f"test perplexity {figure} by {found['predict']}, {control}", highlight=False)
         console.print(f"run: {folder}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _figure(perplexity: float | None) -> str:
+    """A record holds null where a number was not finite."""
+    return "beyond all numbers" if perplexity is None else f"{perplexity:.2f}"

@@ -88,7 +88,12 @@ def evaluate_run(
 
 
 @app.command
-def score(run: Path, file: Path = Path("-"), *, predict: Literal["mode", "mean", "mean-input"] | None = None) -> None:
+def score(
+    run: Path,
+    file: Annotated[Path, Parameter(allow_leading_hyphen=True)] = Path("-"),
+    *,
+    predict: Literal["mode", "mean", "mean-input"] | None = None,
+) -> None:
     """Score each line of a text: one JSON object per line, as soon as the line is read.
 
     Every line stands alone. Its end counts as a token. Words that the vocabulary lacks count as `unknown`.

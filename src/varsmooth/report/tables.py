@@ -86,7 +86,7 @@ def spread(values: Iterable[tuple[int, float]]) -> Spread | None:
 
 def display_columns(rows: Sequence[Row]) -> list[Column]:
     """Return what a reader sees, whatever the medium: columns that say nothing are left out."""
-    columns = [Column("recipe", [row.recipe for row in rows], numeric=False)]
+    columns = [Column("recipe", _shown_recipes(rows), numeric=False)]
     if len({row.data for row in rows}) > 1:
         columns.append(Column("data", [row.data for row in rows], numeric=False))
     if not all(row.finished for row in rows):
@@ -96,6 +96,14 @@ def display_columns(rows: Sequence[Row]) -> list[Column]:
     columns.append(_perplexities("valid", rows, [row.best_valid for row in rows]))
     names = sorted({name for row in rows for name in row.test}, key=_place)
     return columns + [_perplexities(f"test {name}", rows, [row.test.get(name) for row in rows]) for name in names]
+
+
+def _shown_recipes(rows: Sequence[Row]) -> list[str]:
+    """Leave out the setting where all rows have the same."""
+    names = [row.recipe.partition("/") for row in rows]
+    distinct, settings = {name for name, _, _ in names}, {setting for _, _, setting in names}
+    shared = len(settings) == 1 and len(rows) > 1 and len(distinct) == len(rows)
+    return [name if shared else row.recipe for (name, _, _), row in zip(names, rows, strict=True)]
 
 
 def explanation(rows: Sequence[Row]) -> str:
@@ -111,7 +119,7 @@ def explanation(rows: Sequence[Row]) -> str:
 
 def as_rich_table(rows: Sequence[Row]) -> Table:
     """Return the table for a terminal, the lowest perplexity of each column in bold."""
-    table = Table(caption=explanation(rows), caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(caption=explanation(rows), caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
     columns = display_columns(rows)
     for column in columns:
         header = column.header.replace(" ", "\n").replace("-", "-\n")

@@ -31,10 +31,22 @@ class Outcome:
     signal: int | None = None
 
 
-class Interruptions:
-    """While active, SIGINT and SIGTERM are noted instead of obeyed, so that the step in progress can end and be saved."""
+class Interrupted(Exception):  # noqa: N818, it is no error
+    """A signal arrived where it may stop the work at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = number
+
+
+class Interruptions:
+    """While active, SIGINT and SIGTERM are noted instead of obeyed, so that the step in progress can end and be saved.
+
+    With ``at_once`` they raise ``Interrupted`` where they arrive.
+    """
+
+    def __init__(self, at_once: bool = False) -> None:
+        self.at_once = at_once
         self.received: int | None = None
         self._previous: dict[int, Any] = {}
 
@@ -50,6 +62,8 @@ class Interruptions:
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.received = number
+        if self.at_once:
+            raise Interrupted(number)
 
 
 def fit(

@@ -1,0 +1,271 @@
+"""train, eval, score, generate and demo, as a person calls them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from networks_for_tests import TINY
+from varsmooth import demo as demo_module
+from varsmooth.evaluate import LanguageModel
+
+Run = Callable[..., tuple[int, str, str]]
+TEXT = "the cat sat on the mat\nthe dog sat on the <unk>\n\na cat and a dog sat\n"
+
+
+def settings(*changes: str) -> list[str]:
+    tiny = [change for change in TINY if not change.startswith("data.name")]
+    return [part for change in (*tiny, *changes) for part in ("--set", change)]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    for split, times in (("train", 20), ("valid", 3), ("test", 4)):
+        (folder / f"{split}.txt").write_text(TEXT * times)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run with Kneser-Ney smoothing."""
+    out = tmp_path_factory.mktemp("runs") / "kn"
+    arguments = ["train", "--data", text, "--recipe", "smoothing-kneser-ney", "--out", out, *settings("train.steps=30")]
+    command = [sys.executable, "-m", "varsmooth", *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return out
+
+
+def refused(result: tuple[int, str, str], *words: str) -> None:
+    """Assert that a command left with status 2 and one line on standard error that holds ``words``."""
+    status, _, complaint = result
+    assert status == 2, complaint
+    assert complaint.startswith("varsmooth: ")
+    assert complaint.count("\n") == 1
+    for word in words:
+        assert word in complaint
+
+
+def test_train_ends_with_its_figures_and_where_they_are(run: Run, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    status, shown, _ = run("train", "--recipe", "vanilla", "--out", out, *settings(), "--data", text)
+    assert status == 0
+    assert "valid perplexity" in shown
+    assert f"run: {out}" in shown
+    names = {path.name for path in out.iterdir()}
+    assert {"config.toml", "metrics.jsonl", "record.json", "vocab.txt", "model.safetensors"} <= names
+
+
+def test_data_and_seed_reach_the_record(run: Run, text: Path, tmp_path: Path) -> None:
+    status, shown, _ = run("train", "--out", tmp_path / "run", "--data", text, *settings(), "--seed", 7, "--json")
+    record = json.loads(shown)
+    assert status == 0
+    assert record["data"]["name"] == text.name
+    assert Path(record["config"]["data"]["name"]) == text
+    assert record["seed"] == 7
+    assert record["status"] == "finished"
+
+
+def test_tensorboard_gets_the_metrics(run: Run, text: Path, tmp_path: Path) -> None:
+    status, _, _ = run("train", "--out", tmp_path / "run", *settings(), "--data", text, "--tensorboard")
+    assert status == 0
+    (events,) = (tmp_path / "run" / "tensorboard").iterdir()
+    assert b"valid_perplexity" in events.read_bytes()
+
+
+def test_a_run_can_be_resumed_from_another_folder(
+    run: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(text.parent)
+    assert run("train", "--out", tmp_path / "run", *settings(), "--data", text.name)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert run("train", "--resume", "run")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "smoothing.gamma=1.5"], ["smoothing.gamma", "[0, 1]", "1.5"]),
+        (["--set", "dropout.tables=1"], ["dropout.tables", "1"]),
+        (["--set", "train.lrr=0.1"], ["train.lrr", "train.lr"]),
+        (["--set", "train.window=500"], ["train.window = 500"]),
+        (["--set", "train.batch=5000"], ["train.batch = 5000"]),
+        (["--set", "train.device=cuda"], ["train.device", "no GPU"]),
+        (["--recipe", "vanila"], ["vanila", "did you mean 'vanilla'"]),
+        (["--recipe", "missing.toml"], ["missing.toml"]),
+        (["--data", "nowhere-at-all"], ["nowhere-at-all"]),
+        (["--steps", "3"], ["--steps"]),
+    ],
+)
+def test_bad_flags_get_one_line_and_leave_nothing(
+    run: Run, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    data = [] if "--data" in arguments else ["--data", text]
+    refused(run("train", "--out", tmp_path / "run", *data, *settings(), *arguments), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_out_is_needed_and_must_be_writable(run: Run, text: Path, tmp_path: Path) -> None:
+    refused(run("train", "--data", text), "--out")
+    (tmp_path / "file").write_text("not a folder")
+    refused(run("train", "--data", text, *settings(), "--out", tmp_path / "file" / "run"), "cannot be written")
+    refused(run("train", "--resume", tmp_path, "--data", text), "--resume")
+    refused(run("train", "--resume", tmp_path), "not a run folder")
+
+
+def test_an_existing_run_is_not_overwritten(run: Run, text: Path, trained: Path) -> None:
+    before = (trained / "model.safetensors").read_bytes()
+    refused(run("train", "--data", text, *settings(), "--out", trained), "--resume")
+    assert (trained / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("predict", ["mode", "mean", "mean-input"])
+def test_eval_prints_what_was_recorded(run: Run, trained: Path, predict: str) -> None:
+    record = json.loads((trained / "record.json").read_text())
+    for split in ("valid", "test"):
+        status, shown, _ = run("eval", trained, "--split", split, "--predict", predict, "--json")
+        found = json.loads(shown)
+        (recorded,) = (
+            r for r in record["results"] if (r["split"], r["predict"], r["tuned_temperature"]) == (split, predict, False)
+        )
+        assert status == 0
+        assert found.keys() == {"split", "perplexity", "nll", "tokens", "predict", "temperature"}
+        assert found["perplexity"] == pytest.approx(recorded["perplexity"], rel=1e-6)
+        assert found["perplexity"] == pytest.approx(math.exp(found["nll"]))
+        assert found["tokens"] == recorded["tokens"] == (66 if split == "valid" else 88)
+
+
+def test_eval_predicts_as_the_recipe_says_and_tunes_on_valid(run: Run, trained: Path) -> None:
+    record = json.loads((trained / "record.json").read_text())
+    found = json.loads(run("eval", trained, "--temperature", "auto", "--json")[1])
+    assert found["predict"] == "mean"
+    (recorded,) = (r for r in record["results"] if (r["split"], r["predict"], r["tuned_temperature"]) == ("test", "mean", True))
+    assert found["temperature"] == pytest.approx(recorded["temperature"])
+    assert found["perplexity"] == pytest.approx(recorded["perplexity"])
+
+
+def test_eval_samples(run: Run, trained: Path) -> None:
+    common = ("eval", trained, "--predict", "sample", "--samples", 3, "--json")
+    arithmetic, geometric = (json.loads(run(*common, "--average", a)[1]) for a in ("arithmetic", "geometric"))
+    assert arithmetic["samples"] == 3
+    assert arithmetic["perplexity"] < geometric["perplexity"]
+    assert json.loads(run(*common)[1]) == arithmetic
+    assert json.loads(run(*common, "--seed", 5)[1])["perplexity"] != arithmetic["perplexity"]
+
+
+def test_eval_shows_a_table(run: Run, trained: Path) -> None:
+    status, shown, _ = run("eval", trained)
+    assert status == 0
+    assert "perplexity" in shown
+    assert "88" in shown
+
+
+def test_eval_refuses(run: Run, trained: Path, tmp_path: Path) -> None:
+    refused(run("eval", tmp_path), "not a run folder")
+    refused(run("eval", tmp_path / "nowhere"), "not a run folder")
+    refused(run("eval", trained, "--temperature", "hot"), "--temperature", "hot")
+    refused(run("eval", trained, "--temperature", "0"), "temperature")
+    refused(run("eval", trained, "--predict", "sample", "--temperature", "auto"), "sample")
+    refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples")
+    refused(run("eval", trained, "--batch", "0"), "--batch")
+    refused(run("eval", trained, "--predict", "median"), "median")
+
+
+def test_score_writes_a_json_line_per_line(run: Run, trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("the cat sat\n\nthe elephant sat\n")
+    status, shown, _ = run("score", trained, file)
+    lines = [json.loads(line) for line in shown.splitlines()]
+    assert status == 0
+    assert [line["tokens"] for line in lines] == [4, 1, 4]
+    assert [line["unknown"] for line in lines] == [0, 0, 1]
+    (expected,) = LanguageModel.load(trained).score(["the cat sat"])
+    assert lines[0]["log_probability"] == pytest.approx(expected.log_probability)
+    assert lines[0]["perplexity"] == pytest.approx(math.exp(-lines[0]["log_probability"] / 4))
+
+
+def test_score_reads_standard_input(run: Run, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"the cat\n")))
+    status, shown, _ = run("score", trained, "-")
+    assert status == 0
+    assert json.loads(shown)["tokens"] == 3
+
+
+def test_score_answers_each_line_before_it_reads_the_next(trained: Path) -> None:
+    command = [sys.executable, "-m", "varsmooth", "score", str(trained)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in ("the cat\n", "a dog sat\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["tokens"] == len(line.split()) + 1
+        process.stdin.close()
+
+
+def test_score_refuses(run: Run, trained: Path, tmp_path: Path) -> None:
+    refused(run("score", trained, tmp_path / "nothing.txt"), "nothing.txt")
+    (tmp_path / "binary.txt").write_bytes(b"ab\0c")
+    refused(run("score", trained, tmp_path / "binary.txt"), "binary")
+
+
+def test_generate_is_the_same_for_the_same_seed(run: Run, trained: Path) -> None:
+    first, again, other = (run("generate", trained, "--prompt", "the cat", "--words", 8, "--seed", s)[1] for s in (1, 1, 2))
+    assert first == again != other
+    assert first.startswith("the cat ")
+    found = json.loads(run("generate", trained, "--prompt", "the cat", "--words", 8, "--seed", 1, "--json")[1])
+    assert found["text"] == first.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--prompt", ""], "--prompt"),
+        (["--prompt", "  "], "--prompt"),
+        (["--prompt", "the", "--words", "0"], "--words"),
+        (["--prompt", "the", "--temperature", "-1"], "--temperature"),
+        (["--prompt", "the", "--top-k", "-2"], "--top-k"),
+        ([], "--prompt"),
+    ],
+)
+def test_generate_refuses(run: Run, trained: Path, arguments: list[str], word: str) -> None:
+    refused(run("generate", trained, *arguments), word)
+
+
+def test_words_that_a_closed_vocabulary_lacks_are_named(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text("one two three\n" * 10)
+    out = tmp_path / "run"
+    assert run("train", "--out", out, *settings("train.batch=2"), "--data", folder)[0] == 0
+    refused(run("generate", out, "--prompt", "four"), "four")
+    (tmp_path / "text.txt").write_text("one four\n")
+    refused(run("score", out, tmp_path / "text.txt"), "four")
+
+
+def test_demo_trains_its_arms_and_writes_the_page(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VARSMOOTH_CACHE", str(tmp_path / "cache"))
+    status, shown, _ = run("demo", "--steps", 3)
+    assert status == 0
+    out = tmp_path / "runs" / "demo"
+    for arm in demo_module.ARMS:
+        record = json.loads((out / arm.partition("/")[0] / "record.json").read_text())
+        assert record["status"] == "finished"
+        assert record["steps"] == 3
+        assert f"{arm}: best after" in shown
+    page = (out / "report.html").read_text()
+    assert demo_module.SENTENCE in page
+    assert str(out / "report.html") in shown.replace("\n", "")
+    refused(run("demo", "--out", out), "not empty")
