@@ -112,6 +112,8 @@ def score(
     predict
         Which table predicts; the default is the recipe's own.
     """
+    if str(file).startswith("--"):
+        raise InputError(f"unknown option {file}")
     model = LanguageModel.load(run)
     for scored in model.score(_lines(file), predict):
         figures = {
