@@ -16,7 +16,7 @@ from rich.table import Table
 from varsmooth.cli.app import app
 from varsmooth.errors import InputError
 from varsmooth.evaluate import Evaluation, LanguageModel
-from varsmooth.experiment import corpus_of
+from varsmooth.experiment import corpus_of, set_threads
 from varsmooth.text.reading import decode_lines, read_lines
 from varsmooth.text.splits import Corpus
 from varsmooth.train.build import resolve_device
@@ -76,7 +76,7 @@ def evaluate_run(
     """
     if batch < 1:
         raise InputError(f"--batch must be at least 1, got {batch}")
-    model = LanguageModel.load(run, str(resolve_device(device)))
+    model = _load(run, str(resolve_device(device)))
     corpus = _corpus(model, data)
     rule = predict or model.predict
     degree = _temperature(model, corpus, rule, temperature)
@@ -114,7 +114,7 @@ def score(
     """
     if str(file).startswith("--"):
         raise InputError(f"unknown option {file}")
-    model = LanguageModel.load(run)
+    model = _load(run)
     for scored in model.score(_lines(file), predict):
         figures = {
             "log_probability": scored.log_probability,
@@ -163,9 +163,16 @@ def generate(
     json_
         Print one JSON object.
     """
-    model = LanguageModel.load(run)
+    model = _load(run)
     text = model.generate(prompt, words, temperature=temperature, top_k=top_k, seed=seed, predict=predict)
     print(json.dumps({"prompt": prompt, "text": text, "seed": seed}) if json_ else text)
+
+
+def _load(run: Path, device: str = "cpu") -> LanguageModel:
+    """Load a run's model and compute with the threads it was trained with."""
+    model = LanguageModel.load(run, device)
+    set_threads(model.config)
+    return model
 
 
 def _corpus(model: LanguageModel, data: str | None) -> Corpus:

@@ -18,6 +18,10 @@ from varsmooth.train.objective import Terms, objective
 from varsmooth.train.schedule import Plateau, cosine
 
 
+LEAST_GAIN = 1e-4
+"""A share of the best perplexity; less is what a learning rate near zero still finds, and no reason to go on."""
+
+
 class NotFiniteError(InputError):
     """The loss or its gradient is not a finite number."""
 
@@ -110,9 +114,9 @@ class Trainer:
         return {"nll": nll / self.settings.window, "kl": kl, "total": total, "grad_norm": norm}
 
     def observe(self, perplexity: float) -> bool:
-        """Take note of a development perplexity; return whether it is the best so far."""
+        """Take note of a development perplexity; return whether it is the best so far, by more than nothing."""
         progress, settings = self.progress, self.settings
-        gained = progress.best_step == 0 or perplexity < progress.best_perplexity
+        gained = progress.best_step == 0 or perplexity < progress.best_perplexity * (1 - LEAST_GAIN)
         progress.since_best = 0 if gained else progress.since_best + 1
         if gained:
             progress.best_perplexity, progress.best_step = perplexity, progress.step
