@@ -5,19 +5,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands_for_tests import Run, refused
 from varsmooth.cli import corpora
 from varsmooth.text.named import KNOWN, KnownData, KnownFile
 
 TEXTS = {"train": "the cat sat\non the mat\n", "valid": "the mat sat\n", "test": "on the cat\n"}
 FAKE = {f"{split}.txt": KnownFile(hashlib.sha256(text.encode()).hexdigest(), 8) for split, text in TEXTS.items()}
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -47,17 +45,6 @@ def write(folder: Path, **changes: bytes | None) -> Path:
         else:
             (folder / f"{split}.txt").write_bytes(text)
     return folder
-
-
-def refused(result: tuple[int, str, str], *words: str) -> None:
-    """Assert that a command left with status 2 and one line on standard error that holds ``words``."""
-    status, _, complaint = result
-    assert status == 2
-    assert complaint.startswith("varsmooth: ")
-    assert complaint.count("\n") == 1
-    assert "Traceback" not in complaint
-    for word in words:
-        assert word in complaint
 
 
 def by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from commands_for_tests import Run, refused
 from runs_for_tests import record, result
-from varsmooth.cli import main
 
 CURVE = [(40, 200.0), (80, 110.0), (120, 100.0), (160, 101.0)]
 PNG = b"\x89PNG\r\n\x1a\n"
 
-Run = Callable[..., tuple[int, str, str]]
 Make = Callable[..., Path]
 
 
@@ -25,19 +24,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a folder of our own, where a page without a name goes."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run one command in this process; return its exit status and what it wrote to standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        assert isinstance(left.value.code, int)
-        return left.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture
@@ -56,15 +42,6 @@ def make(tmp_path: Path) -> Make:
 @pytest.fixture
 def runs(make: Make) -> list[Path]:
     return [make("a", "vanilla", 1, 100.0), make("b", "vanilla", 2, 104.0), make("c", "smoothing-kneser-ney", 1, 95.0)]
-
-
-def refused(result: tuple[int, str, str], *words: str) -> None:
-    status, shown, complaint = result
-    assert (status, shown) == (2, "")
-    assert complaint.startswith("varsmooth: ")
-    assert complaint.count("\n") == 1
-    for word in words:
-        assert word in complaint
 
 
 def test_json_has_mean_and_spread_over_seeds(run: Run, runs: list[Path]) -> None:

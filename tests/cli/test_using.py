@@ -8,17 +8,16 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from commands_for_tests import Run, refused
 from networks_for_tests import TINY
 from varsmooth import demo as demo_module
 from varsmooth.evaluate import LanguageModel
 
-Run = Callable[..., tuple[int, str, str]]
 TEXT = "the cat sat on the mat\nthe dog sat on the <unk>\n\na cat and a dog sat\n"
 
 
@@ -43,16 +42,6 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "varsmooth", *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return out
-
-
-def refused(result: tuple[int, str, str], *words: str) -> None:
-    """Assert that a command left with status 2 and one line on standard error that holds ``words``."""
-    status, _, complaint = result
-    assert status == 2, complaint
-    assert complaint.startswith("varsmooth: ")
-    assert complaint.count("\n") == 1
-    for word in words:
-        assert word in complaint
 
 
 def test_train_ends_with_its_figures_and_where_they_are(run: Run, text: Path, tmp_path: Path) -> None:

@@ -239,6 +239,12 @@ def test_the_first_evaluation_is_the_best_so_far_whatever_it_says():
     assert not trainer.observe(math.nan)
 
 
+def test_a_gain_below_a_ten_thousandth_is_none():
+    trainer = tiny_trainer(tiny_config())
+    trainer.progress.step = 1
+    assert [trainer.observe(perplexity) for perplexity in (100.0, 99.995, 99.985)] == [True, False, True]
+
+
 def test_the_average_follows_the_weights():
     trainer = tiny_trainer(tiny_config("vanilla", "train.average=0.4"))
     expected = weights(trainer).double()
