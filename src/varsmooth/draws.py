@@ -126,16 +126,21 @@ def element_bits(low: Array, high: Array, counter: Array) -> Array:
     they are the ones that decide.
     """
     bits = counter + low
-    shifted = bits >> 16
-    shifted &= 0xFFFF  # what the arithmetic shift copied of the sign goes
-    bits ^= shifted
+    _fold(bits, 16)
     bits *= _signed(0x21F0AAAD)
-    shifted = bits >> 15
-    shifted &= 0x1FFFF
-    bits ^= shifted
+    _fold(bits, 15)
     bits += high
     bits *= _signed(0xD35A2D97)
     return bits
+
+
+def _fold(bits: Array, by: int) -> None:
+    """Xor, in place, the high bits onto the low ones: a logical shift, which int32 has only after a mask."""
+    if isinstance(bits, np.ndarray):
+        unsigned = bits.view(np.uint32)
+        unsigned ^= unsigned >> by
+    else:
+        bits ^= (bits >> by) & ((1 << (32 - by)) - 1)
 
 
 def element_counter(dimension: Array, stream: Stream) -> Array:

@@ -17,7 +17,6 @@ from varsmooth.text.batches import Windows
 from varsmooth.train.objective import Terms, objective
 from varsmooth.train.schedule import Plateau, cosine
 
-
 LEAST_GAIN = 1e-4
 """A share of the best perplexity; less is what a learning rate near zero still finds, and no reason to go on."""
 

@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from varsmooth.draws import DrawKey, Integers, Stream, Words, coin, element_bits, element_counter, normal, pick, row_words
+from varsmooth.draws import (
+    COIN_BITS,
+    DrawKey,
+    Integers,
+    Stream,
+    Words,
+    coin,
+    element_bits,
+    element_counter,
+    normal,
+    pick,
+    row_words,
+)
 from varsmooth.ops.draw_rows.plan import DrawPlan
 
 CACHED_ELEMENTS = 1 << 17
@@ -77,7 +89,8 @@ class _Elements:
     def choose(self, piece: slice) -> tuple[Tensor, Tensor] | None:
         """Fill in the factor of a piece; return the places that it replaces, and the places to read instead."""
         low, high, width, plan = self.low[piece], self.high[piece], self.width, self.plan
-        coins = coin(element_bits(low[:, None], high[:, None], element_counter(self.dimension, Stream.COIN)))
+        coins = element_bits(low[:, None], high[:, None], element_counter(self.dimension, Stream.COIN))
+        coins >>= 32 - COIN_BITS
         if self.factor is not None:
             torch.mul(_tensor(coins >= plan.drop_below), plan.scale, out=self.factor[piece])
         if not plan.smooths_elements or plan.proposal is None:
