@@ -8,6 +8,7 @@ import torch
 
 from varsmooth import Counts, EmbeddingPosterior, Proposal
 from varsmooth.draws import DrawKey, Site
+from varsmooth.ops.draw_rows import DrawPlan, reference
 
 V, D, T, B = 23, 9, 7, 5
 GRANULARITIES = ["word", "element"]
@@ -108,6 +109,14 @@ def test_gamma_1_replaces_every_word_and_only_by_proposed_ones(granularity, drop
     assert dropout > 0 or bool((drawn > 0).all())
 
 
+def test_dropping_ends_exactly_where_replacing_everything_starts():
+    everything = Proposal(torch.ones(3), torch.full((3,), 1 / 3))
+    for step in range(1000):
+        plan = DrawPlan.of(everything, by_element=True, dropout=step / 1000, dropout_by_element=True, variance=0.0)
+        assert plan.replace_from is not None
+        assert set(plan.replace_from.tolist()) == {plan.drop_below}
+
+
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_a_word_that_never_occurs_is_neither_replaced_nor_proposed(granularity):
     table = torch.arange(float(V)).unsqueeze(1).expand(V, 8).contiguous()
@@ -191,8 +200,6 @@ def test_draws_keep_the_dtype_of_the_weight():
 
 
 def test_rows_are_the_same_however_the_work_is_cut(monkeypatch):
-    from varsmooth.ops.draw_rows import reference
-
     q = posterior("element", dropout=0.4)
     whole = q.sample(9)
     monkeypatch.setattr(reference, "CACHED_ELEMENTS", 2 * D)

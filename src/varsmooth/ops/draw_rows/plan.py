@@ -40,7 +40,7 @@ class DrawPlan:
             smooths_elements=smooths and by_element,
             drops_words=dropout > 0 and not dropout_by_element,
             drops_elements=dropout > 0 and dropout_by_element,
-            drop_below=int(coin_threshold(torch.tensor(dropout))),
+            drop_below=int(coin_threshold(torch.tensor(dropout, dtype=torch.float64))),
             replace_from=_replace_from(proposal.rate, joint) if proposal is not None and smooths else None,
             proposal=proposal if smooths else None,
             scale=1 / (1 - dropout),

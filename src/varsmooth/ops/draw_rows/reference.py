@@ -65,14 +65,17 @@ def _element_choices(
     weight: Tensor, rows: Tensor, words: Words, plan: DrawPlan
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the factor of dropout, the flat places that are replaced, and the flat places to read instead."""
+    factor = changed = flat_source = None
     if plan.drops_words:
-        word_factor = _scaled(coin(words[0].int())[:, None] >= plan.drop_below, plan)
+        # A product with 0 is faster than a masked fill of random places.
+        factor = (coin(words[0].int())[:, None] >= plan.drop_below).float().mul_(plan.scale)
     if not (plan.drops_elements or plan.smooths_elements):
-        return word_factor if plan.drops_words else None, None, None
+        return factor, None, None
     elements = _Elements(weight, rows, words[2].int(), words[3].int(), plan)
     replaced = [found for piece in _pieces(weight, rows) if (found := elements.choose(piece)) is not None]
-    changed, flat_source = (_joined([found[i] for found in replaced]) for i in range(2)) if replaced else (None, None)
-    return word_factor if plan.drops_words else elements.factor, changed, flat_source
+    if replaced:
+        changed, flat_source = (_joined([found[i] for found in replaced]) for i in range(2))
+    return factor if plan.drops_words else elements.factor, changed, flat_source
 
 
 class _Elements:
@@ -85,6 +88,8 @@ class _Elements:
         self.factor = torch.empty(shape, device=weight.device) if plan.drops_elements else None
         self.rows, self.low, self.high = _array(rows), _array(low), _array(high)
         self.dimension = _array(torch.arange(self.width, dtype=torch.int32, device=weight.device))
+        # 64 bits, so that places in a table of over two thousand million elements do not overflow.
+        self.stride = _array(torch.tensor([self.width], device=weight.device))
 
     def choose(self, piece: slice) -> tuple[Tensor, Tensor] | None:
         """Fill in the factor of a piece; return the places that it replaces, and the places to read instead."""
@@ -100,18 +105,13 @@ class _Elements:
         column = changed - row * width
         bits = element_bits(low[row], high[row], element_counter(self.dimension[column], Stream.INDEX))
         picked = pick(bits, *(_array(part) for part in plan.proposal.alias_table))
-        return _tensor(changed + piece.start * width), _tensor(column + picked * width)
+        return _tensor(changed + piece.start * width), _tensor(column + picked * self.stride)
 
 
 def _pieces(weight: Tensor, rows: Tensor) -> list[slice]:
     """Cut the rows so that on the CPU the temporaries of one piece stay in the cache."""
     size = max(1, CACHED_ELEMENTS // weight.shape[1]) if weight.device.type == "cpu" else max(1, rows.numel())
     return [slice(start, start + size) for start in range(0, max(1, rows.numel()), size)]
-
-
-def _scaled(kept: Tensor, plan: DrawPlan) -> Tensor:
-    """0 where dropped, else the inverse of the share that is kept; a product is faster than a masked fill of random places."""
-    return kept.float().mul_(plan.scale)
 
 
 def _array(tensor: Tensor | None) -> Any:
