@@ -60,8 +60,9 @@ class EmbeddingPosterior:
         """Whether any word is ever replaced."""
         return self.proposal is not None and not self.proposal.silent
 
+    @cached_property
     def unsmoothed(self) -> EmbeddingPosterior:
-        """Return q with the same dropout and variance and no smoothing."""
+        """q with the same dropout and variance and no smoothing."""
         return EmbeddingPosterior(
             self.weight, None, self.granularity, self.scope, self.dropout, self.dropout_granularity, self.variance
         )
@@ -99,7 +100,7 @@ class EmbeddingPosterior:
         flat_ids, sequence, position = self._flat(ids, first_sequence, scope)
         key = DrawKey.of(key)
         source = self.proposal.draw(row_words(key, flat_ids, sequence, position)[1])
-        drawn = draw_rows(self.weight, flat_ids, 0, 0, key, self.unsmoothed()._plan, source)
+        drawn = draw_rows(self.weight, flat_ids, 0, 0, key, self.unsmoothed._plan, source)
         return drawn.view(*ids.shape, -1)
 
     def mode(self) -> Tensor:

@@ -55,7 +55,7 @@ def output_loss(
     logit changes. The table is one draw for the whole batch. ``words``: only the first so many rows can be targets.
     """
     _check(hidden, targets, posterior, rule, replaced)
-    drawn = posterior if rule == "table" else posterior.unsmoothed()
+    drawn = posterior if rule == "table" else posterior.unsmoothed
     logits = F.linear(hidden, drawn.sample(key)[:words], bias)
     if rule == "target" and replaced is not None and posterior.smooths:
         vectors = posterior.lookup_replaced(targets, key, scope, first_sequence)
