@@ -6,8 +6,8 @@ Two generators, one inside the other:
   which is checked against its published test vectors;
 - each *element* of a row gets 32 bits from a two-multiply hash keyed by two of those words.
 
-Rows are few, so they can afford the strong generator; elements are many, and the hash costs them a fifth as much. No state is
-kept anywhere: the same coordinates give the same integers on every device, in any order.
+Rows are few, so they can afford the strong generator; elements are many, and get one that takes a tenth of its operations. No
+state is kept anywhere: the same coordinates give the same integers on every device, in any order.
 
 Both are written once, in operators that torch tensors and numpy arrays share: on the CPU numpy runs them, whose calls cost a
 third of torch's.
