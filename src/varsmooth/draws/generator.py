@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from importlib.util import find_spec
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -106,8 +107,7 @@ def row_words(key: DrawKey, word: Tensor, sequence: Integers = 0, position: Inte
     The result has the broadcast shape of ``word``, ``sequence`` and ``position``.
     """
     if word.device.type != "cpu":
-        w0, w1, w2, w3 = philox((word.long(), sequence, position, key.site), (key.seed, key.step))
-        return w0, w1, w2, w3
+        return _row_words_elsewhere(key, word, sequence, position)
     # At least 1-D, because numpy wraps silently in arrays and warns about scalars.
     row, *place = (
         np.atleast_1d(part.numpy()) if isinstance(part, Tensor) else part for part in (word.long(), sequence, position)
@@ -115,6 +115,16 @@ def row_words(key: DrawKey, word: Tensor, sequence: Integers = 0, position: Inte
     found = philox((row, *place, int(key.site)), (key.seed, int(key.step)))
     shape = np.broadcast_shapes(*(part.shape for part in (word, sequence, position) if isinstance(part, Tensor)))
     w0, w1, w2, w3 = (torch.from_numpy(part).view(shape) for part in found)
+    return w0, w1, w2, w3
+
+
+def _row_words_elsewhere(key: DrawKey, word: Tensor, sequence: Integers, position: Integers) -> Words:
+    """On a GPU in one launch, where Triton is at hand; else in some hundred."""
+    if word.is_cuda and find_spec("triton") is not None:
+        from varsmooth.draws.kernel import row_words as launch
+
+        return launch(key, word, sequence, position)
+    w0, w1, w2, w3 = philox((word.long(), sequence, position, key.site), (key.seed, key.step))
     return w0, w1, w2, w3
 
 
