@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,8 +47,16 @@ class Windows:
 
     def at(self, index: int, offset: int = 0) -> tuple[Tensor, Tensor]:
         """Return inputs and targets, [window, batch] each, of window ``index`` of an epoch that starts at ``offset``."""
-        device = self.ids.device
-        starts = torch.arange(self.batch, device=device) * self.column + offset + index * self.window
-        places = starts[None, :] + torch.arange(self.window + 1, device=device)[:, None]
-        span = self.ids[places % self.ids.numel()].long()
+        return self.starting_at(offset + index * self.window)
+
+    def starting_at(self, start: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets, [window, batch] each, whose first column starts at ``start``, a 0-d tensor or a number."""
+        span = self.ids[(self._places + start) % self.ids.numel()].long()
         return span[:-1], span[1:]
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """Where the tokens of a window lie that starts at 0, [window + 1, batch]."""
+        device = self.ids.device
+        starts = torch.arange(self.batch, device=device) * self.column
+        return starts[None, :] + torch.arange(self.window + 1, device=device)[:, None]
