@@ -52,6 +52,7 @@ RecurrentScope = Literal["batch", "sequence"]
 Schedule = Literal["cosine", "plateau", "constant"]
 Precision = Literal["fp32", "bf16"]
 Device = Literal["auto", "cpu", "cuda"]
+Engine = Literal["auto", "graph", "eager"]
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class TrainConfig:
     patience: SizeOrNone = 0  # stop after this many evaluations without gain; 0: never
     precision: Precision = "fp32"  # arithmetic of the forward and backward pass
     device: Device = "auto"  # auto: a GPU where there is one
+    engine: Engine = "auto"  # how steps run: kernels in one CUDA graph, or plain torch; auto: a graph on a GPU
     threads: SizeOrNone = 0  # CPU threads; 0: one for small models, which gain nothing by more, else torch's choice
     seed: Seed = 1  # of every random choice
 

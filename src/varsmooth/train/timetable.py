@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,18 +11,22 @@ from torch import Tensor
 LENGTH = 1024
 
 
-class Moment(NamedTuple):
+Whole = TypeVar("Whole", int, Tensor)
+Real = TypeVar("Real", float, Tensor)
+
+
+class Moment(NamedTuple, Generic[Whole, Real]):
     """What one step needs to know besides the weights; numbers on the host, 0-d tensors on the device."""
 
-    step: int | Tensor
-    start: int | Tensor
+    step: Whole
+    start: Whole
     """where its window begins in the text"""
-    lr: float | Tensor
-    correction: float | Tensor
-    """1 / (1 - beta2^t), which the second moments are multiplied by"""
-    average_step: float | Tensor
+    lr: Real
+    correction: Real
+    """``bias_correction`` of the second moments"""
+    average_step: Real
     """how far the moving average goes towards the weights"""
-    keep: float | Tensor
+    keep: Real
     """0 where the recurrent state is forgotten, else 1"""
 
 
@@ -39,7 +43,7 @@ class Timetable:
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.left = 0
 
-    def prepare(self, step: int, moment: Callable[[int], Moment]) -> None:
+    def prepare(self, step: int, moment: Callable[[int], Moment[int, float]]) -> None:
         """Make sure that the cursor is at ``step``; to be called on the host before each step."""
         if self.left == 0:
             page = [moment(step + ahead) for ahead in range(LENGTH)]
@@ -53,7 +57,7 @@ class Timetable:
         """Drop what is planned, because the plan has changed."""
         self.left = 0
 
-    def now(self) -> Moment:
+    def now(self) -> Moment[Tensor, Tensor]:
         """Return the moment at the cursor, as tensors of its own."""
         whole, real = self.whole.index_select(1, self.cursor), self.real.index_select(1, self.cursor)
         return Moment(*whole[:, 0].unbind(), *real[:, 0].unbind())
@@ -62,7 +66,7 @@ class Timetable:
         self.cursor.add_(1)
 
     @staticmethod
-    def _copy(target: Tensor, rows: list[tuple[int | float | Tensor, ...]]) -> None:
+    def _copy(target: Tensor, rows: Sequence[tuple[float, ...]]) -> None:
         page = torch.tensor(rows, dtype=target.dtype).T.contiguous()
         # From pinned memory the copy waits for nothing; torch keeps the memory until it is done.
         target.copy_(page.pin_memory() if target.is_cuda else page, non_blocking=True)

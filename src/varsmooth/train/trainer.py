@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,9 +15,13 @@ from varsmooth.config import TrainConfig
 from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
 from varsmooth.model import RecurrentLanguageModel
+from varsmooth.ops.backend import has_triton, reference_only
+from varsmooth.ops.descend import Descent, bias_correction, descend
+from varsmooth.ops.tally import tally
 from varsmooth.text.batches import Windows
-from varsmooth.train.objective import Terms, objective
+from varsmooth.train.captured import Captured
 from varsmooth.train.schedule import Plateau, cosine
+from varsmooth.train.timetable import Moment, Timetable
 
 LEAST_GAIN = 1e-4
 """A share of the best perplexity; less is what a learning rate near zero still finds, and no reason to go on."""
@@ -23,6 +29,16 @@ LEAST_GAIN = 1e-4
 
 class NotFiniteError(InputError):
     """The loss or its gradient is not a finite number."""
+
+
+class Terms(NamedTuple):
+    """The objective of one window (docs/maths.md, eq. 10) and its parts; ``total`` = ``nll`` + lambda * ``kl``."""
+
+    nll: Tensor
+    """mean over the batch of the sum over time, in nats"""
+    kl: Tensor
+    """half the weighted squared norm of the parameters, before lambda"""
+    total: Tensor
 
 
 @dataclass
@@ -40,7 +56,11 @@ class Progress:
 
 
 class Trainer:
-    """Steps a network through its text. A step is a function of the weights, the moments and the step number alone."""
+    """Steps a network through its text. A step is a function of the weights, the moments and the step number alone.
+
+    Everything that a step reads and writes lies in tensors whose places never change, so that on a GPU it is captured once as
+    a CUDA graph and replayed; the host only counts.
+    """
 
     def __init__(self, network: RecurrentLanguageModel, ids: Tensor, settings: TrainConfig, device: torch.device) -> None:
         self.network = network.to(device)
@@ -49,11 +69,16 @@ class Trainer:
         self.windows = Windows(ids.to(device), settings.batch, settings.window)
         self.progress = Progress()
         self.carried = network.initial_state(settings.batch)
-        self.optimiser = _rmsprop(network, settings.lr)
-        self.average = [p.detach().clone() for p in network.parameters()] if settings.average else []
+        self.parameters = list(network.parameters())
+        self.descent = Descent.start(
+            self.parameters, network.row_weights(), l2=settings.l2, clip=settings.clip, averaged=settings.average > 0
+        )
+        self.average = self.descent.averages
+        self.timetable = Timetable(device)
         self._failed_at = torch.zeros((), dtype=torch.int64, device=device)
         # Added to on the device, so that no step waits, and never split, so that a resumed run rounds as one never stopped.
         self._sums = torch.zeros(4, dtype=torch.float64, device=device)
+        self._take_step: Callable[[], Terms] = Captured(self._step) if captures(settings, device) else self._plain_step
 
     @property
     def steps_per_epoch(self) -> int:
@@ -62,39 +87,62 @@ class Trainer:
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
-        settings, progress = self.settings, self.progress
-        factor = progress.lr_factor
-        if settings.schedule == "cosine":
-            factor *= cosine(progress.step, settings.steps, settings.final_lr_fraction)
-        return settings.lr * factor
+        return self._lr(self.progress.step)
 
     def step(self) -> Terms:
-        """Draw, descend, carry the state on; raises NotFiniteError before a bad gradient reaches the weights (on the CPU)."""
-        progress, settings = self.progress, self.settings
-        epoch, index = divmod(progress.step, self.steps_per_epoch)
-        if index == 0:
-            self.carried = self.network.initial_state(settings.batch)
-        inputs, targets = self.windows.at(index, epoch_offset(settings.seed, epoch, settings.window))
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.lr
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-            terms, state = objective(
-                self.network, inputs, targets, self.carried, DrawKey(settings.seed, progress.step), settings.l2
-            )
-        self.optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(terms.total)
-        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip)
-        failed = (self._failed_at == 0) & ~torch.isfinite(norm + terms.total.detach())
-        self._failed_at += failed * (progress.step + 1)
+        """Draw, descend, carry the state on; a gradient that is not finite changes no weight and raises, on a GPU later.
+
+        On a GPU the next step overwrites the terms.
+        """
+        self.timetable.prepare(self.progress.step, self._moment)
+        terms = self._take_step()
         if self.device.type == "cpu":
             self.check_finite()
-        self.optimiser.step()
-        self.carried = tuple(part.detach() for part in state)
-        self._update_average()
-        self._sums += torch.stack([part.detach().double() for part in (*terms, norm)])
-        progress.windows += 1
-        progress.step += 1
+        self.progress.windows += 1
+        self.progress.step += 1
         return terms
+
+    def _plain_step(self) -> Terms:
+        with reference_only():
+            return self._step()
+
+    def _step(self) -> Terms:
+        """Take the step at the timetable's cursor, without a word from the host."""
+        now, settings = self.timetable.now(), self.settings
+        inputs, targets = self.windows.starting_at(now.start)
+        state = tuple(torch._foreach_mul(self.carried, now.keep))
+        # No cache: in a captured step it would hold on to tensors of the capture.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16", cache_enabled=False):
+            loss, state = self.network.loss(inputs, targets, state, DrawKey(settings.seed, now.step))
+        nll = loss.total / settings.batch
+        gradients = torch.autograd.grad(nll, self.parameters)
+        with torch.no_grad():
+            norm, kl = descend(self.descent, gradients, now.lr, now.correction, now.average_step)
+            total = tally(self._sums, self._failed_at, nll.detach(), kl, norm, now.step, settings.l2)
+            torch._foreach_copy_(self.carried, state)
+            self.timetable.advance()
+        return Terms(nll.detach(), kl, total)
+
+    def _moment(self, step: int) -> Moment[int, float]:
+        settings = self.settings
+        epoch, index = divmod(step, self.steps_per_epoch)
+        # Early on the average follows the weights closely, so that it does not remember how they started.
+        decay = min(settings.average, (1 + step) / (10 + step))
+        return Moment(
+            step=step,
+            start=epoch_offset(settings.seed, epoch, settings.window) + index * settings.window,
+            lr=self._lr(step),
+            correction=bias_correction(step + 1),
+            average_step=1 - decay,
+            keep=0.0 if index == 0 else 1.0,
+        )
+
+    def _lr(self, step: int) -> float:
+        settings = self.settings
+        factor = self.progress.lr_factor
+        if settings.schedule == "cosine":
+            factor *= cosine(step, settings.steps, settings.final_lr_fraction)
+        return settings.lr * factor
 
     def check_finite(self) -> None:
         """Raise if any gradient since the start was not finite; on a GPU this waits, so it is asked only now and then."""
@@ -122,6 +170,8 @@ class Trainer:
         if settings.schedule == "plateau":
             plateau = Plateau(settings.plateau_factor, settings.plateau_patience, progress.lr_factor, progress.lr_waited)
             plateau.observe(gained)
+            if plateau.factor != progress.lr_factor:
+                self.timetable.forget()
             progress.lr_factor, progress.lr_waited = plateau.factor, plateau.waited
         return gained
 
@@ -131,13 +181,11 @@ class Trainer:
             parameter.data, average.data = average.data, parameter.data
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor that a resumed run needs, by name."""
-        moments = self.optimiser.state
+        """Return every tensor that a resumed run needs, by name; they change with the next step."""
         found = {f"carried.{i}": part for i, part in enumerate(self.carried)}
         for i, (name, parameter) in enumerate(self.network.named_parameters()):
             found[f"weight.{name}"] = parameter.detach()
-            if parameter in moments:
-                found[f"square.{name}"] = moments[parameter]["exp_avg_sq"]
+            found[f"square.{name}"] = self.descent.squares[i]
             if self.average:
                 found[f"average.{name}"] = self.average[i]
         return found
@@ -150,33 +198,23 @@ class Trainer:
     def restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Go back to where ``tensors`` and ``meta`` were taken."""
         self.progress = Progress(**meta["progress"])
+        self.timetable.forget()
         self._sums.copy_(torch.tensor(meta["sums"], dtype=torch.float64))
-        self.carried = tuple(tensors[f"carried.{i}"].to(self.device) for i in range(len(self.carried)))
-        for i, (name, parameter) in enumerate(self.network.named_parameters()):
-            parameter.copy_(tensors[f"weight.{name}"])
-            if self.average:
-                self.average[i].copy_(tensors[f"average.{name}"])
-            if f"square.{name}" in tensors:
-                self.optimiser.state[parameter] = {
-                    "step": torch.tensor(float(self.progress.step), device=self.device),
-                    "exp_avg": torch.zeros_like(parameter),  # beta1 = 0: the first moment is the gradient, nothing is kept
-                    "exp_avg_sq": tensors[f"square.{name}"].to(self.device),
-                }
-
-    @torch.no_grad()
-    def _update_average(self) -> None:
-        if self.average:
-            # Early on the average follows the weights closely, so that it does not remember how they started.
-            decay = min(self.settings.average, (1 + self.progress.step) / (10 + self.progress.step))
-            torch._foreach_lerp_(self.average, [p.detach() for p in self.network.parameters()], 1 - decay)
+        kept = self.tensors()
+        for name, tensor in tensors.items():
+            kept[name].copy_(tensor)
 
 
+@lru_cache(maxsize=16)
 def epoch_offset(seed: int, epoch: int, window: int) -> int:
     """Return where an epoch starts: a random place within one window."""
     word = row_words(DrawKey(seed, epoch, Site.OFFSET), torch.zeros((), dtype=torch.int64))[0]
     return int(word) * window >> 32
 
 
-def _rmsprop(network: RecurrentLanguageModel, lr: float) -> torch.optim.Adam:
-    """RMSprop with bias correction, as the authors' trainer has it: Adam without a first moment."""
-    return torch.optim.Adam(network.parameters(), lr=lr, betas=(0.0, 0.999), eps=1e-8, fused=True)
+def captures(settings: TrainConfig, device: torch.device) -> bool:
+    """Whether steps run as kernels in a CUDA graph; only the eager form works without Triton."""
+    possible = device.type == "cuda" and has_triton()
+    if settings.engine == "graph" and not possible:
+        raise InputError("train.engine = graph needs a GPU and Triton; use train.engine=eager or auto")
+    return possible and settings.engine != "eager"
