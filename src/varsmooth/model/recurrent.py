@@ -7,10 +7,21 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from varsmooth.draws import DrawKey
+from varsmooth.draws import DrawKey, Site
 from varsmooth.errors import InputError, check_choice
+from varsmooth.model.recurrent_engine import chosen_engine, run_cudnn, run_persistent
 from varsmooth.model.recurrent_noise import DropoutKind, DropoutScope, RecurrentNoise
-from varsmooth.model.recurrent_run import GATES, Cell, DrawnLayer, DrawnMatrix, State, run_fused, run_stepwise
+from varsmooth.model.recurrent_run import (
+    GATES,
+    Cell,
+    DrawnLayer,
+    DrawnMatrix,
+    State,
+    compute_dtype,
+    run_fused,
+    run_stepwise,
+)
+from varsmooth.ops.draw_matrices import DrawnWeights, Dropout, draw_matrices, has_kernel
 
 
 class RecurrentStack(nn.Module):
@@ -78,13 +89,19 @@ class RecurrentStack(nn.Module):
         """Run inputs [T, B, width] from ``state`` and return the outputs [T, B, width] and the state after them.
 
         ``key`` None means prediction: nothing is dropped, nothing added. ``first_sequence`` is the place of the first column in
-        the global batch.
+        the global batch. Training on a GPU may return the memory c in fp32 and without a gradient; see ``run_persistent``.
         """
         self._check_shapes(inputs, state)
-        if key is None:
-            return run_fused(self.cell, self._plain_layers(), inputs, state)
-        run = run_fused if self.fused else run_stepwise
-        return run(self.cell, self._drawn_layers(inputs, key, first_sequence), inputs, state)
+        if key is not None and not self.fused:
+            return run_stepwise(self.cell, self._drawn_layers(inputs, key, first_sequence), inputs, state)
+        if not has_kernel(self.weight_hh[0]):
+            layers = self._plain_layers() if key is None else self._drawn_layers(inputs, key, first_sequence)
+            return run_fused(self.cell, layers, inputs, state)
+        drawn = self._flat_weights(inputs, key, first_sequence)
+        # Predictions stay with cuDNN, so that their figures do not depend on which engine trained.
+        if key is not None and chosen_engine(self.cell, drawn, inputs, state) == "persistent":
+            return run_persistent(drawn, inputs, state)
+        return run_cudnn(self.cell, drawn, inputs, state)
 
     def extra_repr(self) -> str:
         return f"{self.cell}, width={self.width}, layers={self.layers}, {self.noise}"
@@ -102,6 +119,16 @@ class RecurrentStack(nn.Module):
         gaussians = self.noise.gaussians(key, matrices)
         drawn = [DrawnMatrix(*parts) for parts in zip(matrices, factors, gaussians, strict=True)]
         return self._joined(drawn, self.noise.update_factors(key, matrices, sequences, steps=len(inputs)))
+
+    def _flat_weights(self, inputs: Tensor, key: DrawKey | None, first_sequence: int) -> DrawnWeights:
+        """Return the weights of one draw in one buffer; what drops no more than columns is drawn on the way into it."""
+        matrices, biases, dtype = self._matrices(), list(self.bias), compute_dtype(inputs)
+        if key is not None and self.noise.columns_only:
+            return draw_matrices(matrices, biases, self.noise.dropping, key.at(Site.RECURRENT), dtype)
+        if key is not None:
+            drawn = self._drawn_layers(inputs, key, first_sequence)
+            matrices = [matrix.value() for layer in drawn for matrix in (layer.ih, layer.hh)]
+        return draw_matrices(matrices, biases, Dropout(0.0), DrawKey(0), dtype)
 
     def _joined(self, drawn: list[DrawnMatrix], updates: list[Tensor | None]) -> list[DrawnLayer]:
         parts = zip(drawn[::2], drawn[1::2], self.bias, updates, strict=True)

@@ -18,8 +18,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from varsmooth.draws import DrawKey, Site, Stream, Words, coin, coin_threshold, element_bits, element_counter, normal, row_words
+from varsmooth.draws import DrawKey, Site, Stream, Words, normal, row_words
 from varsmooth.errors import InputError, check_choice
+from varsmooth.ops.draw_matrices import Dropout, bits_of_rows, column_factors
 
 DropoutKind = Literal["rows", "dropconnect", "update"]
 DropoutScope = Literal["batch", "sequence"]
@@ -39,7 +40,7 @@ class RecurrentNoise:
     kind: DropoutKind
     scope: DropoutScope
     variance: float
-    drop_below: int = field(init=False, repr=False)
+    dropping: Dropout = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:
@@ -52,12 +53,17 @@ class RecurrentNoise:
             raise InputError(
                 "dropout_kind 'dropconnect' has no dropout_scope 'sequence'; use dropout_scope 'batch' or dropout_kind 'rows'"
             )
-        object.__setattr__(self, "drop_below", int(coin_threshold(torch.tensor(self.dropout, dtype=torch.float64))))
+        object.__setattr__(self, "dropping", Dropout(self.dropout))
 
     @property
     def fused(self) -> bool:
         """Whether the matrices are shared by the whole window, so that one fused (cuDNN) call can run it."""
         return self.dropout == 0 or (self.kind != "update" and self.scope == "batch")
+
+    @property
+    def columns_only(self) -> bool:
+        """Whether a draw does no more than drop columns for the whole batch, which ``draw_matrices`` does in one launch."""
+        return self.variance == 0 and (self.dropout == 0 or (self.kind == "rows" and self.scope == "batch"))
 
     def matrix_factors(self, key: DrawKey, matrices: list[Tensor], sequences: Tensor) -> list[Tensor | None]:
         """Return for each matrix what multiplies its columns, [1, width] or [B, width], or its elements, [rows, width]."""
@@ -66,7 +72,7 @@ class RecurrentNoise:
             return factors
         key = key.at(Site.RECURRENT)
         if self.kind == "rows":
-            factors[1:] = self._column_factors(key, matrices, sequences)
+            factors[1:] = column_factors(self.dropping, key, matrices, None if self.scope == "batch" else sequences)
         else:
             factors[1::2] = self._element_factors(key, matrices)
         return factors
@@ -88,22 +94,12 @@ class RecurrentNoise:
         words = _matrix_words(key.at(Site.RECURRENT_VARIANCE), matrices)
         return [self.variance**0.5 * _normals(_of_row(words, m), matrix) for m, matrix in enumerate(matrices)]
 
-    def _column_factors(self, key: DrawKey, matrices: list[Tensor], sequences: Tensor) -> list[Tensor]:
-        """All but the first matrix: what enters that one are embeddings, which have a dropout of their own."""
-        if self.scope == "batch":
-            sequences = torch.zeros_like(sequences[:1])
-        position = torch.arange(1, len(matrices), device=sequences.device)[:, None]
-        words = row_words(key, torch.zeros_like(sequences), sequences, position)
-        return list(self._factor(words, matrices[0]))
-
     def _element_factors(self, key: DrawKey, matrices: list[Tensor]) -> list[Tensor]:
         words = _matrix_words(key, matrices)
         return [self._factor(_of_row(words, m), matrices[m]) for m in range(1, len(matrices), 2)]
 
     def _factor(self, words: Words, like: Tensor) -> Tensor:
-        """Return 0 where dropped, else the inverse of the share that is kept; as wide as ``like``."""
-        coins = coin(_bits(words, like.shape[-1], Stream.COIN))
-        return (coins >= self.drop_below).to(like.dtype).mul_(1 / (1 - self.dropout))
+        return self.dropping.factor(words, like.shape[-1], like.dtype)
 
 
 def _matrix_words(key: DrawKey, matrices: list[Tensor]) -> Words:
@@ -119,10 +115,5 @@ def _of_row(words: Words, index: int) -> Words:
 
 
 def _normals(words: Words, like: Tensor) -> Tensor:
-    radius, angle = (_bits(words, like.shape[-1], stream) for stream in (Stream.RADIUS, Stream.ANGLE))
+    radius, angle = (bits_of_rows(words, like.shape[-1], stream) for stream in (Stream.RADIUS, Stream.ANGLE))
     return normal(radius, angle).to(like.dtype)
-
-
-def _bits(words: Words, width: int, stream: Stream) -> Tensor:
-    counter = element_counter(torch.arange(width, dtype=torch.int32, device=words[2].device), stream)
-    return element_bits(words[2].int()[..., None], words[3].int()[..., None], counter)

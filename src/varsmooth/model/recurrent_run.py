@@ -55,15 +55,21 @@ def run_fused(cell: Cell, layers: Sequence[DrawnLayer], inputs: Tensor, state: S
     weights = [tensor for layer in layers for tensor in (layer.ih.value(), layer.hh.value(), layer.bias, layer.zero_bias)]
     state = tuple(part.contiguous() for part in state)
     if not inputs.is_cuda:
-        return _call_kernel(cell, weights, inputs, state)
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else inputs.dtype
+        return call_fused(cell, weights, inputs, state)
+    dtype = compute_dtype(inputs)
     weights, state = [weight.to(dtype) for weight in weights], tuple(part.to(dtype) for part in state)
     # Autocast runs cuDNN's recurrent kernels in float16, whatever type it was asked for.
     with torch.autocast("cuda", enabled=False), _quiet_about_compaction():
-        return _call_kernel(cell, weights, inputs.to(dtype), state)
+        return call_fused(cell, weights, inputs.to(dtype), state)
 
 
-def _call_kernel(cell: Cell, weights: list[Tensor], inputs: Tensor, state: State) -> tuple[Tensor, State]:
+def compute_dtype(inputs: Tensor) -> torch.dtype:
+    """Return the type that the layers run in: autocast's on a GPU, else that of the inputs."""
+    return torch.get_autocast_dtype("cuda") if inputs.is_cuda and torch.is_autocast_enabled("cuda") else inputs.dtype
+
+
+def call_fused(cell: Cell, weights: list[Tensor], inputs: Tensor, state: State) -> tuple[Tensor, State]:
+    """Call torch's fused kernel on ih, hh and two biases of each layer, all of the inputs' type and contiguous."""
     options = (True, len(weights) // 4, 0.0, torch.is_grad_enabled(), False, False)
     if cell == "lstm":
         outputs, *final = torch.lstm(inputs, state, weights, *options)

@@ -1,0 +1,76 @@
+"""The fast ways to run a window on a GPU, from weights that were drawn into one flat buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from varsmooth.errors import InputError, check_choice
+from varsmooth.model.recurrent_run import Cell, State, call_fused
+from varsmooth.ops.draw_matrices import DrawnWeights
+from varsmooth.ops.lstm_layer import lstm_layer, supported
+
+Engine = Literal["auto", "persistent", "cudnn"]
+"""``persistent`` keeps a layer's recurrent matrix on chip for the whole window; ``auto`` takes it where it can."""
+
+_engine: ContextVar[Engine] = ContextVar("recurrent_engine", default="auto")
+
+
+@contextmanager
+def recurrent_engine(engine: Engine) -> Iterator[None]:
+    """Within this block training windows run on ``engine``; the choice is made in the forward pass."""
+    check_choice("engine", engine, get_args(Engine))
+    token = _engine.set(engine)
+    try:
+        yield
+    finally:
+        _engine.reset(token)
+
+
+def chosen_engine(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: State) -> Engine:
+    """Return ``persistent`` or ``cudnn`` for a training window [T, B, width]."""
+    asked = _engine.get()
+    if asked == "cudnn":
+        return "cudnn"
+    if _persistent_fits(cell, drawn, inputs, state):
+        return "persistent"
+    if asked == "persistent":
+        width, dtype = inputs.shape[2], drawn.matrices[0].dtype
+        raise InputError(f"the persistent engine cannot run this {cell}: batch {inputs.shape[1]}, width {width}, {dtype}")
+    return "cudnn"
+
+
+def _persistent_fits(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: State) -> bool:
+    """It is an LSTM's alone, and takes the incoming state for a constant."""
+    if cell != "lstm" or any(part.requires_grad for part in state):
+        return False
+    weight = drawn.matrices[1]
+    # Never filled in: it stands for the projected inputs.
+    return supported(weight.new_empty(*inputs.shape[:2], weight.shape[0]), weight)
+
+
+def run_persistent(drawn: DrawnWeights, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+    """Run an LSTM layer by layer; the memory that is returned is fp32 whatever the inputs, and carries no gradient."""
+    dtype = drawn.matrices[0].dtype
+    inputs, hidden, memory = inputs.to(dtype), state[0].to(dtype), state[1].float()
+    finals = []
+    with torch.autocast("cuda", enabled=False):
+        for number, (ih, hh, bias, _) in enumerate(drawn.layers()):
+            inputs, last_memory = lstm_layer(F.linear(inputs, ih, bias), hh, hidden[number], memory[number])
+            finals.append((inputs[-1], last_memory))
+    return inputs, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
+
+
+def run_cudnn(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+    """Run all layers in one call of cuDNN, which finds the weights laid out as it wants them."""
+    dtype = drawn.matrices[0].dtype
+    weights = [tensor for layer in drawn.layers() for tensor in layer]
+    # Autocast runs cuDNN's recurrent kernels in float16, whatever type it was asked for.
+    with torch.autocast("cuda", enabled=False):
+        return call_fused(cell, weights, inputs.to(dtype), tuple(part.contiguous().to(dtype) for part in state))
