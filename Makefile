@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types format clean
+.PHONY: help setup demo test test-all test-gpu lint types format clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -25,6 +25,9 @@ test: $(READY)  ## Run the fast tests
 
 test-all: $(READY)  ## Run the fast and the slow tests
 	$(BIN)/python -m pytest -q -m 'not gpu'
+
+test-gpu: $(READY)  ## Run the tests that need a GPU, and record the outcome
+	$(BIN)/python -m pytest -q -m gpu --record results/gpu-tests.json
 
 lint: $(READY)  ## Check style and formatting
 	$(BIN)/ruff check .

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from statistics_for_tests import FAILURE_RATE, chi_square_p
 from varsmooth.draws import DrawKey
-from varsmooth.proposal import Proposal, noise, noise_inputs
+from varsmooth.ops.noise import noise, noise_inputs
+from varsmooth.proposal import Proposal
 from varsmooth.text.counts import Counts
 
 # a b a c a b d after an opening f; e never occurs: counts 3 2 1 1 0 1, after 2 2 1 0 0 1, before 3 1 1 1 0 0

@@ -3,8 +3,9 @@
 from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError
 from varsmooth.evaluate import LanguageModel
+from varsmooth.ops.noise import noise
 from varsmooth.posterior import EmbeddingPosterior, OutputLoss, output_loss
-from varsmooth.proposal import Proposal, noise
+from varsmooth.proposal import Proposal
 from varsmooth.text import Corpus, Vocab, open_corpus
 from varsmooth.text.counts import Counts
 from varsmooth.version import VERSION

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from varsmooth.draws import DrawKey, alias_table, coin, coin_threshold, pick, row_words
+from varsmooth.draws import alias_table, coin_threshold, pick
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
 from varsmooth.text.counts import Counts
@@ -84,6 +84,17 @@ class Proposal:
         threshold, alias = alias_table(self.probs.tolist())
         return threshold.to(self.probs.device), alias.to(self.probs.device)
 
+    @cached_property
+    def packed_alias_table(self) -> Tensor:
+        """The same in one int64 for each slot, the alias above the threshold, so that a kernel reads both at once."""
+        threshold, alias = self.alias_table
+        return (alias.long() << 32) | (threshold.long() & 0xFFFFFFFF)
+
+    @cached_property
+    def replace_below(self) -> Tensor:
+        """The threshold (int32) below which each word's coin means that it is replaced."""
+        return coin_threshold(self.rate)
+
     def draw(self, bits: Tensor) -> Tensor:
         """Return a word (int64) drawn from ``probs`` for each 32-bit word."""
         return pick(bits.int(), *self.alias_table).long()
@@ -106,44 +117,6 @@ class Proposal:
         except (OSError, safetensors.SafetensorError) as error:
             raise InputError(f"{path}: cannot be read as a proposal: {error}") from None
         return cls(tensors["rate"], tensors["probs"], metadata.get("noises_output") == "true")
-
-
-def noise(
-    inputs: Tensor, targets: Tensor, proposal: Proposal, key: DrawKey | int, first_sequence: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Replace inputs [T, B] (and targets, where ``proposal.noises_output``) at random: data noising, the baseline.
-
-    Every position decides alone. Where an input is replaced, Kneser-Ney replaces the label too, by an independent draw.
-    ``first_sequence`` is the place of the first column in the global batch.
-    """
-    if inputs.shape != targets.shape:
-        raise InputError(f"inputs and targets must be alike, got {tuple(inputs.shape)} and {tuple(targets.shape)}")
-    if proposal.silent:
-        return inputs, targets
-    replaced, input_bits, label_bits = _position_draws(inputs, proposal, DrawKey.of(key), first_sequence)
-    noised = torch.where(replaced, proposal.draw(input_bits), inputs)
-    if proposal.noises_output:
-        targets = torch.where(replaced, proposal.draw(label_bits), targets)
-    return noised, targets
-
-
-def noise_inputs(inputs: Tensor, proposal: Proposal, key: DrawKey | int, first_sequence: int = 0) -> Tensor:
-    """Replace inputs [T, B] alone, as sampling at prediction time must: labels are not to be looked at."""
-    if proposal.silent:
-        return inputs
-    replaced, bits, _ = _position_draws(inputs, proposal, DrawKey.of(key), first_sequence)
-    return torch.where(replaced, proposal.draw(bits), inputs)
-
-
-def _position_draws(inputs: Tensor, proposal: Proposal, key: DrawKey, first_sequence: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where an input is replaced, and the bits that choose the new input and the new label."""
-    if inputs.dim() != 2:
-        raise InputError(f"inputs must be [T, B], got shape {tuple(inputs.shape)}")
-    T, B = inputs.shape
-    position = torch.arange(T, device=inputs.device)[:, None]
-    sequence = torch.arange(first_sequence, first_sequence + B, device=inputs.device)[None, :]
-    coins, input_bits, label_bits, _ = row_words(key, torch.zeros_like(inputs), sequence, position)
-    return coin(coins.int()) < coin_threshold(proposal.rate)[inputs], input_bits, label_bits
 
 
 def _checked_gamma(gamma: float) -> float:

@@ -221,9 +221,20 @@ def test_a_closed_vocabulary_refuses_unknown_words(closed):
     ids=str,
 )
 def test_bad_streams_are_named(model, ids, message):
-    for use in (model.perplexity, model.evaluate, model.best_temperature):
+    for use in (model.perplexity, model.evaluate, model.best_temperature, lambda ids: model.read({"valid": ids}, ["mode"])):
         with pytest.raises(InputError, match=message):
             use(ids)
+
+
+def test_what_is_read_once_is_evaluated_as_if_read_for_each_question(model):
+    streams = {"valid": ids_of(model, *(LINES * 6)), "test": torch.tensor(ids_of(model, *LINES))}
+    readings = model.read(streams, ["mode", "mean"])
+    assert set(readings) == {(split, predict) for split in streams for predict in ("mode", "mean")}
+    for (split, predict), reading in readings.items():
+        tuned = reading.best_temperature()
+        assert tuned == model.best_temperature(streams[split], predict)
+        for temperature in (1.0, tuned):
+            assert reading.evaluate(temperature) == model.evaluate(streams[split], predict, temperature)
 
 
 def test_sampling_takes_the_window_of_training_and_is_reproducible(model):

@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from networks_for_tests import WORDS, some_ids, some_network, tiny_config
 from varsmooth import Counts, DrawKey, InputError
-from varsmooth.evaluate import best_temperature, evaluate, stream
-from varsmooth.evaluate.stream import pieces
+from varsmooth.evaluate import best_temperature, evaluate, output
 from varsmooth.model import RecurrentLanguageModel
 from varsmooth.text.synthetic import MarkovSource
 from varsmooth.train.build import build_network, build_proposal
@@ -48,38 +45,6 @@ def test_perplexity_is_that_of_a_loop_over_tokens(scheme, cell, predict):
 def test_the_three_predictions_differ():
     network = some_network(output="table")
     assert len({evaluate(network, IDS, EOS, predict=predict).nll for predict in ("mode", "mean", "mean-input")}) == 3
-
-
-@settings(deadline=None)
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 50), st.integers(0, 120), st.integers(1, 5000))
-def test_every_token_is_counted_once_after_the_one_before_it(tokens, batch, window, burn_in, logit_bytes):
-    """Words are numbered by their place, and the made-up logits are the inputs."""
-    network, ids, counted = some_network(method="none"), torch.arange(1, tokens + 1), []
-
-    def step(inputs, state, index):
-        return inputs.float()[..., None], state
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "LOGIT_BYTES", logit_bytes)
-        for piece in pieces(network, ids, 0, step, batch, window, burn_in):
-            assert piece.logits.shape[0] <= window
-            counted += zip(piece.logits[..., 0][piece.counted].tolist(), piece.targets[piece.counted].tolist(), strict=True)
-    assert sorted(counted) == [(place - 1, place) for place in range(1, tokens + 1)]
-
-
-def test_columns_read_what_comes_before_them_and_the_first_starts_from_nothing():
-    network = some_network(method="none")
-    ids = torch.arange(1, 41)
-    firsts = {}
-
-    def step(inputs, state, index):
-        if index == 1 and not firsts:
-            firsts["state"] = state[0][0, :, 0].tolist()
-        after = state[0] + inputs.sum(0).float()[None, :, None]
-        return inputs.float()[..., None], (after, after)
-
-    next(pieces(network, ids, 0, step, batch=4, window=10, burn_in=3))
-    assert firsts["state"] == [0, 7 + 8 + 9, 17 + 18 + 19, 27 + 28 + 29]
 
 
 def test_columns_agree_with_one_as_far_as_they_should():
@@ -141,7 +106,7 @@ def test_one_draw_without_smoothing_is_the_mode(method):
     network = some_network(method=method, gamma=0.0, dropout=0.5, output="table" if method == "variational" else "none")
     for average in ("arithmetic", "geometric"):
         sampled = evaluate(network, IDS, EOS, predict="sample", samples=1, average=average)
-        assert sampled.nll == pytest.approx(evaluate(network, IDS, EOS).nll, rel=1e-12)
+        assert sampled.nll == pytest.approx(evaluate(network, IDS, EOS).nll, rel=1e-6)
         assert (sampled.samples, sampled.average, sampled.tokens) == (1, average, 101)
 
 
@@ -184,26 +149,13 @@ def test_samples_in_columns_count_every_token():
     assert found.nll == pytest.approx(evaluate(network, IDS, EOS, predict="sample", samples=3, window=10).nll, rel=0.2)
 
 
-def test_memory_is_bounded_whatever_the_window_and_the_burn_in(monkeypatch):
-    network = some_network()
-    whole = {batch: evaluate(network, IDS, EOS, batch=batch, burn_in=50, window=10**6).nll for batch in (1, 3)}
-    tuned = best_temperature(network, IDS, EOS, batch=3)
-    largest = []
-    logits = RecurrentLanguageModel.logits
-
-    def watched(self, *arguments):
-        found = logits(self, *arguments)
-        largest.append(found[0].numel() * 4)
-        return found
-
-    monkeypatch.setattr(RecurrentLanguageModel, "logits", watched)
-    limit = 4 * 3 * WORDS * 6
-    monkeypatch.setattr(stream, "LOGIT_BYTES", limit)
-    for batch, nll in whole.items():
-        assert evaluate(network, IDS, EOS, batch=batch, burn_in=50, window=10**6).nll == pytest.approx(nll, rel=1e-6)
-    assert best_temperature(network, IDS, EOS, batch=3) == pytest.approx(tuned, rel=1e-5)
-    assert len(largest) > 30
-    assert max(largest) <= limit
+def test_draws_of_a_large_vocabulary_take_shorter_windows(monkeypatch):
+    network = some_network(output="table")
+    options = {"predict": "sample", "samples": 2, "batch": 3, "burn_in": 5}
+    shorter = evaluate(network, IDS, EOS, window=6, **options)
+    assert shorter.nll != evaluate(network, IDS, EOS, window=20, **options).nll
+    monkeypatch.setattr(output, "LOGIT_BYTES", 4 * 3 * WORDS * 6)
+    assert evaluate(network, IDS, EOS, window=20, **options) == shorter
 
 
 def test_evaluating_leaves_no_gradient_and_changes_nothing():

@@ -12,7 +12,7 @@ from varsmooth import DrawKey, EmbeddingPosterior, InputError, noise
 from varsmooth.config import override
 from varsmooth.draws import Site, row_words
 from varsmooth.model import RecurrentLanguageModel, RecurrentStack, Smoothing
-from varsmooth.proposal import noise_inputs
+from varsmooth.ops.noise import noise_inputs
 from varsmooth.recipe import load_recipe
 from varsmooth.train.build import build_network
 
@@ -106,6 +106,36 @@ def test_a_tied_table_counts_once_and_its_gradient_is_that_of_one_table():
     network.penalty().backward()
     for parameter in network.parameters():
         torch.testing.assert_close(parameter.grad, parameter.detach())
+
+
+@pytest.mark.parametrize("kl", ["exact", "printed", "plain"])
+@pytest.mark.parametrize(("tied", "output"), list(itertools.product([True, False], ["none", "table"])))
+def test_row_weights_are_those_of_the_penalty(kl, tied, output):
+    network = some_network(tied=tied, output=output, kl=kl)
+    parameters, weights = list(network.parameters()), network.row_weights()
+    for parameter, weight in zip(parameters, weights, strict=True):
+        assert weight is None or weight.shape == (len(parameter),)
+    drawn = [network.input_table] + ([] if tied or output == "none" else [network.own_output_table])
+    weighed = [p for p, w in zip(parameters, weights, strict=True) if w is not None]
+    assert [id(p) for p in weighed] == [id(p) for p in (drawn if kl != "plain" else [])]
+    network.penalty().backward()
+    for parameter, weight in zip(parameters, weights, strict=True):
+        expected = parameter.detach() if weight is None else weight[:, None] * parameter.detach()
+        torch.testing.assert_close(parameter.grad, expected)
+
+
+@pytest.mark.parametrize("settings", [{"method": "none"}, {"method": "noising"}, {"gamma": 0.0, "output": "table"}])
+def test_rows_count_alike_where_nothing_is_drawn(settings):
+    assert set(some_network(**settings).row_weights()) == {None}
+
+
+def test_row_weights_are_made_once_and_follow_the_module():
+    network = some_network()
+    first = network.row_weights()[0]
+    assert network.row_weights()[0] is first
+    network.double()
+    assert network.row_weights()[0].dtype == torch.float64
+    torch.testing.assert_close(network.row_weights()[0], first.double())
 
 
 def input_replaced(network: RecurrentLanguageModel, word: int, sequence: int, position: int) -> bool:
@@ -202,6 +232,27 @@ def test_cases_are_not_the_plain_loss_in_disguise(case):
     vanilla.load_state_dict({name: value[: len(vanilla.state_dict()[name])] for name, value in network.state_dict().items()})
     losses = [each.loss(inputs, targets, each.initial_state(B), KEY)[0].per_token for each in (network, vanilla)]
     assert not torch.allclose(*losses, rtol=1e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # the first product in autograd's thread
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(value) for value in case.values()))
+@pytest.mark.parametrize(("precision", "limit"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_a_gpu_has_the_loss_and_the_gradients_of_the_cpu(monkeypatch, case, precision, limit):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    inputs, targets = some_ids(T, B), some_ids(T, B, seed=4)
+    results = []
+    for device in ("cpu", "cuda"):
+        network = some_network(**case).to(device)
+        with torch.autocast("cuda", precision, enabled=precision != torch.float32):
+            state = network.initial_state(B)
+            loss, _ = network.loss(inputs.to(device), targets.to(device), state, KEY)
+        gradients = torch.autograd.grad(loss.per_token.sum(), list(network.parameters()))
+        results.append([loss.per_token.detach(), *gradients])
+    names = ["loss", *dict(some_network(**case).named_parameters())]
+    for name, ours, theirs in zip(names, *results, strict=True):
+        assert theirs.dtype == torch.float32
+        assert float((theirs.cpu() - ours).norm()) <= limit * float(ours.norm()), name
 
 
 def test_state_is_carried_from_window_to_window():

@@ -199,6 +199,44 @@ def test_draws_keep_the_dtype_of_the_weight():
         assert q.sample(1).dtype == q.lookup(window(), 1).dtype == q.mean().dtype == dtype
 
 
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("variance", [0.0, 0.1])
+def test_draws_are_cast_at_the_end_and_gradients_keep_the_dtype_of_the_weight(granularity, variance):
+    table = weight().requires_grad_()
+    q = posterior(granularity, weight=table, dropout=0.5, variance=variance)
+    draws = [
+        lambda **options: q.sample(1, **options),
+        lambda **options: q.lookup(window(), 1, **options),
+        lambda **options: q.lookup_replaced(window(), 1, **options),
+    ]
+    for draw in draws:
+        half = draw(dtype=torch.bfloat16)
+        assert torch.equal(half, draw().to(torch.bfloat16))
+        assert half.dtype == torch.bfloat16
+        (grad,) = torch.autograd.grad(half.float().sum(), table)
+        assert grad.dtype == torch.float32
+        torch.testing.assert_close(grad, torch.autograd.grad(draw().sum(), table)[0])
+
+
+def test_the_first_rows_are_those_of_the_whole_table():
+    q = posterior("element", weight=weight().requires_grad_(), dropout=0.4)
+    assert torch.equal(q.sample(3, rows=V - 2), q.sample(3)[: V - 2])
+    assert torch.equal(q.sample(3, rows=V), q.sample(3))
+    (grad,) = torch.autograd.grad(q.sample(3, rows=1).sum(), q.weight)
+    assert torch.equal(grad, torch.autograd.grad(q.sample(3)[0].sum(), q.weight)[0])
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_scores_of_replaced_words_are_the_products_with_their_vectors(scope):
+    q = posterior(dropout=0.4, variance=0.2)
+    hidden = torch.randn(T, B, D, generator=torch.Generator().manual_seed(4))
+    wanted = torch.arange(T * B).view(T, B) % 3 > 0
+    found = q.score_replaced(hidden, window(), 7, wanted, scope, first_sequence=2)
+    vectors = q.lookup_replaced(window(), 7, scope, first_sequence=2)
+    torch.testing.assert_close(found, (hidden * vectors).sum(-1) * wanted)
+    assert not torch.equal(vectors, q.unsmoothed.lookup(window(), 7)), "another word's"
+
+
 def test_rows_are_the_same_however_the_work_is_cut(monkeypatch):
     q = posterior("element", dropout=0.4)
     whole = q.sample(9)
@@ -250,3 +288,9 @@ def test_bad_ids_and_forms_are_named():
         posterior().kl("exakt")
     with pytest.raises(ValueError, match="granularity 'word'"):
         posterior("element").replaced(window(), 1)
+    for noise in (None, proposal(0.0)):
+        q = posterior(proposal=noise)
+        with pytest.raises(ValueError, match="lookup_replaced needs a proposal"):
+            q.lookup_replaced(window(), 1)
+        with pytest.raises(ValueError, match="score_replaced needs a proposal"):
+            q.score_replaced(torch.zeros(T, B, D), window(), 1, torch.ones(T, B))

@@ -86,6 +86,16 @@ def test_target_rule_changes_the_loss_only_where_the_input_was_replaced(parts):
     assert not torch.equal(plain[replaced], changed[replaced])
 
 
+def test_words_leaves_out_rows_that_are_never_targets(parts):
+    noise, table, hidden, bias, _, targets = parts
+    q = EmbeddingPosterior(table, noise, "element", "batch", dropout=0.3)
+    targets = targets.clamp(max=V - 2)
+    loss = output_loss(hidden, targets, q, bias[: V - 1], 5, rule="table", words=V - 1)
+    logits = hidden.float() @ q.sample(5)[: V - 1].float().T + bias[: V - 1].float()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    torch.testing.assert_close(loss.per_token.flatten(), expected)
+
+
 def test_record_sums_and_averages_what_it_holds(parts):
     noise, table, hidden, _, _, targets = parts
     loss = output_loss(hidden.detach(), targets, EmbeddingPosterior(table.detach(), noise), None, 1)

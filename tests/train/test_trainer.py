@@ -12,8 +12,8 @@ from varsmooth import DrawKey
 from varsmooth.config import Config, TrainConfig
 from varsmooth.evaluate import evaluate
 from varsmooth.model import RecurrentLanguageModel, State
-from varsmooth.recipe import recipe_names
 from varsmooth.ops.descend import descend
+from varsmooth.recipe import recipe_names
 from varsmooth.text.batches import Windows
 from varsmooth.train import trainer as trainer_module
 from varsmooth.train.schedule import Plateau, cosine

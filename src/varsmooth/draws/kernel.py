@@ -14,8 +14,8 @@ from varsmooth.draws.generator import DrawKey, Integers, Words
 BLOCK = 256
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def row_bits(word, sequence, position, site, seed, step):  # type: ignore[no-untyped-def]
+@triton.jit
+def row_bits(word, sequence, position, site, seed, step):
     """Return the four words (uint32) of each row; coordinates are integers of any width, tensors or scalars."""
     key = (tl.cast(step, tl.int64) << 32) | tl.cast(seed, tl.int64)
     return tl.philox(
@@ -23,8 +23,8 @@ def row_bits(word, sequence, position, site, seed, step):  # type: ignore[no-unt
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def element_bits(low, high, dimension, stream: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def element_bits(low, high, dimension, stream: tl.constexpr):
     """Return 32 random bits (int32) for each row (its words ``low`` and ``high``) and dimension."""
     bits = (tl.cast(dimension, tl.uint32) * 4 + stream) * 0x9E3779B9 + low
     bits = bits ^ (bits >> 16)
@@ -35,14 +35,14 @@ def element_bits(low, high, dimension, stream: tl.constexpr):  # type: ignore[no
     return bits.to(tl.int32, bitcast=True)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def coin(bits):  # type: ignore[no-untyped-def]
+@triton.jit
+def coin(bits):
     """Return the top 24 bits of int32 words as a signed integer, to be held against a threshold."""
     return bits >> 8
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def pick(bits, threshold_pointer, alias_pointer, slot_bits: tl.constexpr, mask):  # type: ignore[no-untyped-def]
+@triton.jit
+def pick(bits, threshold_pointer, alias_pointer, slot_bits: tl.constexpr, mask):
     """Return an index (int32) drawn by the alias method from int32 words; 0 where not ``mask``."""
     # In two steps, because a table of one slot would ask for a shift by 32.
     slot = ((bits.to(tl.uint32, bitcast=True) >> (31 - slot_bits)) >> 1).to(tl.int32)
@@ -51,8 +51,8 @@ def pick(bits, threshold_pointer, alias_pointer, slot_bits: tl.constexpr, mask):
     return tl.where(mask, tl.where((bits << slot_bits) >= threshold, alias, slot), 0)
 
 
-@triton.jit(do_not_specialize=["rows", "site", "seed"])  # type: ignore[untyped-decorator]
-def _row_words_kernel(words, sequences, positions, steps, out, rows, site, seed, block: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit(do_not_specialize=["rows", "site", "seed"])
+def _row_words_kernel(words, sequences, positions, steps, out, rows, site, seed, block: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < rows
     word = tl.load(words + place, mask=inside, other=0)
@@ -67,8 +67,9 @@ def _row_words_kernel(words, sequences, positions, steps, out, rows, site, seed,
 
 def row_words(key: DrawKey, word: Tensor, sequence: Integers = 0, position: Integers = 0) -> Words:
     """As ``generator.row_words``, in one launch."""
-    parts = (as_tensor(part, word.device) for part in (word, sequence, position))
-    places = [part.contiguous() for part in torch.broadcast_tensors(*parts)]
+    parts = [as_tensor(part, word.device) for part in (word, sequence, position)]
+    shape = torch.broadcast_shapes(*(part.shape for part in parts))
+    places = [part.expand(shape).contiguous() for part in parts]
     rows = places[0].numel()
     out = torch.empty((4, *places[0].shape), dtype=torch.int64, device=word.device)
     if rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,7 +14,8 @@ from torch import Tensor
 from varsmooth.config import Config
 from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
-from varsmooth.evaluate.stream import Average, Evaluation, PredictOrSample, best_temperature, evaluate
+from varsmooth.evaluate.reading import Evaluation, Reading, read_together
+from varsmooth.evaluate.stream import Average, PredictOrSample, best_temperature, evaluate
 from varsmooth.model import Predict, RecurrentLanguageModel
 from varsmooth.text.vocab import UNK, Vocab
 from varsmooth.train.folder import RunFolder
@@ -84,17 +85,22 @@ class LanguageModel:
         )
 
     def best_temperature(self, ids: Tensor | Sequence[int], predict: Predict | None = None) -> float:
-        """Return the temperature with the lowest perplexity on ``ids``, a development set."""
-        settings = self.config.evaluate
+        """Return the temperature with the lowest perplexity on ``ids``, a development set, read as ``perplexity`` reads it."""
         return best_temperature(
             self.network,
             self._checked(ids),
             self.vocab.eos_id,
             predict=predict or self.predict,
-            batch=settings.batch,
-            window=settings.window,
-            burn_in=settings.burn_in,
+            window=self.config.evaluate.window,
         )
+
+    def read(
+        self, streams: Mapping[str, Tensor | Sequence[int]], predicts: Iterable[Predict]
+    ) -> dict[tuple[str, Predict], Reading]:
+        """Read every stream by every prediction once, for as many questions about losses and temperatures as there may be."""
+        checked = {name: self._checked(ids) for name, ids in streams.items()}
+        window = self.config.evaluate.window
+        return read_together(self.network, checked, self.vocab.eos_id, tuple(predicts), window=window)
 
     def score(self, lines: Iterable[str], predict: Predict | None = None) -> Iterator[LineScore]:
         """Yield the score of each line as it comes; every line starts afresh after ``<eos>`` and its end is predicted too."""

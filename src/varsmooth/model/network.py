@@ -13,6 +13,9 @@ from varsmooth.draws import DrawKey, Site
 from varsmooth.errors import InputError, check_choice
 from varsmooth.model.recurrent import RecurrentStack
 from varsmooth.model.recurrent_run import State
+from varsmooth.ops.backend import Branch
+from varsmooth.ops.draw_rows import GradientSink
+from varsmooth.ops.noise import noise, noise_inputs
 from varsmooth.posterior import (
     EmbeddingPosterior,
     Granularity,
@@ -23,7 +26,7 @@ from varsmooth.posterior import (
     kl_weights,
     output_loss,
 )
-from varsmooth.proposal import Proposal, noise, noise_inputs
+from varsmooth.proposal import Proposal
 
 Method = Literal["none", "noising", "variational"]
 Predict = Literal["mode", "mean", "mean-input"]
@@ -79,6 +82,7 @@ class RecurrentLanguageModel(nn.Module):
         self.own_output_table = None if tied else nn.Parameter(torch.empty(words + extra_rows, stack.width))
         self.bias = nn.Parameter(torch.empty(words))
         self._posteriors: tuple[EmbeddingPosterior, EmbeddingPosterior] | None = None
+        self._kl_weights: tuple[Tensor | None, Tensor | None] | None = None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -118,7 +122,12 @@ class RecurrentLanguageModel(nn.Module):
             inputs, targets = noise(inputs, targets, smoothing.proposal, key.at(Site.NOISING), first_sequence)
         q_input, q_output = self.posteriors
         input_key = key.at(Site.INPUT)
-        vectors = q_input.lookup(inputs, input_key, first_sequence)
+        # One gradient for the tied table, which is drawn up to three times.
+        sink = GradientSink.of(self.input_table)
+        # The output table depends on the weights alone, so it can be drawn while the stack, which leaves room, runs.
+        branch = Branch(self.input_table)
+        own_sink = sink if self.own_output_table is None else GradientSink.of(self.own_output_table)
+        vectors = q_input.lookup(inputs, input_key, first_sequence, dtype=self._vector_dtype, sink=sink)
         hidden, state = self.stack(vectors, state, key.at(Site.RECURRENT), first_sequence)
         replaced = q_input.replaced(inputs, input_key, first_sequence) if smoothing.output == "target" else None
         loss = output_loss(
@@ -132,19 +141,24 @@ class RecurrentLanguageModel(nn.Module):
             scope=smoothing.scope,
             first_sequence=first_sequence,
             words=self.words,
+            sink=own_sink,
+            branch=branch,
         )
         return loss, state
 
     def penalty(self) -> Tensor:
         """Return half the weighted squared norm of all parameters, before lambda (eqs. 5 and 10); a tied table counts once."""
-        rows = self.input_table.shape[0]
-        weights = self._kl_weights(self.smoothing.drawn, rows)
-        total = (weights * self.input_table.square().sum(1)).sum()
+        on_input, on_output = self._table_weights
+        total = _weighted_norm(self.input_table, on_input)
         if self.own_output_table is not None:
-            weights = self._kl_weights(self.smoothing.drawn if self.smoothing.output != "none" else None, rows)
-            total = total + (weights * self.own_output_table.square().sum(1)).sum()
+            total = total + _weighted_norm(self.own_output_table, on_output)
         rest = [self.bias, *self.stack.parameters()]
         return 0.5 * (total + torch.stack([parameter.square().sum() for parameter in rest]).sum())
+
+    def row_weights(self) -> list[Tensor | None]:
+        """Return for each of ``parameters()`` by what ``penalty`` weighs its rows, None where all count as 1."""
+        of_tables = dict(zip((self.input_table, self.own_output_table), self._table_weights, strict=True))
+        return [of_tables.get(parameter) for parameter in self.parameters()]
 
     def tables(self, predict: Predict) -> Tables:
         """Return the tables that predict: the mode, the mean of each table that was drawn, or the mean of the input's alone."""
@@ -182,14 +196,35 @@ class RecurrentLanguageModel(nn.Module):
             table, proposal, smoothing.granularity, scope, dropout, smoothing.dropout_granularity, smoothing.variance
         )
 
-    def _kl_weights(self, proposal: Proposal | None, rows: int) -> Tensor:
-        form: KLForm = "plain" if proposal is None else self.smoothing.kl
-        return kl_weights(proposal, rows, form).to(self.input_table)
+    @property
+    def _table_weights(self) -> tuple[Tensor | None, Tensor | None]:
+        """c_v of the input table's rows and of those of an output table of its own; None for all ones."""
+        if self._kl_weights is None:
+            drawn = self.smoothing.drawn
+            self._kl_weights = self._weights(drawn), self._weights(drawn if self.smoothing.output != "none" else None)
+        return self._kl_weights
+
+    def _weights(self, proposal: Proposal | None) -> Tensor | None:
+        if proposal is None or proposal.silent or self.smoothing.kl == "plain":
+            return None
+        return kl_weights(proposal, len(self.input_table), self.smoothing.kl).to(self.input_table)
+
+    @property
+    def _vector_dtype(self) -> torch.dtype | None:
+        """What the stack will compute in, if autocast says so on a GPU; else that of the table."""
+        if self.input_table.is_cuda and torch.is_autocast_enabled("cuda"):
+            return torch.get_autocast_dtype("cuda")
+        return None
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Moving the module moves the tables, so the proposal goes with them and the posteriors are made anew."""
+        """Moving the module moves the tables, so the proposal goes with them and what rests on them is made anew."""
         moved = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         if self.smoothing.proposal is not None:
             self.smoothing = replace(self.smoothing, proposal=self.smoothing.proposal.to(self.bias.device))
-        self._posteriors = None
+        self._posteriors = self._kl_weights = None
         return moved
+
+
+def _weighted_norm(table: Tensor, weights: Tensor | None) -> Tensor:
+    norms = table.square().sum(1)
+    return norms.sum() if weights is None else (weights * norms).sum()

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 
+import torch
 from torch import Tensor
 
 _reference_only: ContextVar[bool] = ContextVar("reference_only", default=False)
@@ -31,3 +32,39 @@ def reference_only() -> Iterator[None]:
         yield
     finally:
         _reference_only.reset(token)
+
+
+class Branch:
+    """Work that may run beside what is queued after this was made: in a CUDA graph on a second stream, elsewhere in its turn.
+
+    Autograd runs the gradients of such work on that stream too. Outside a graph launches take so long that nothing is gained,
+    and what is made at the first call and kept would have to be guarded.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        captures = kernels_for(tensor) and torch.cuda.is_current_stream_capturing()
+        self._stream = _second_stream(tensor.device) if captures else None
+        self._start = None if self._stream is None else torch.cuda.current_stream(tensor.device).record_event()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Queue this block; it waits only for what was queued before the branch was made."""
+        if self._stream is None or self._start is None:
+            yield
+            return
+        self._stream.wait_event(self._start)
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self, result: Tensor) -> Tensor:
+        """Return the block's ``result`` for what is queued from now on."""
+        if self._stream is not None:
+            current = torch.cuda.current_stream(result.device)
+            current.wait_stream(self._stream)
+            result.record_stream(current)
+        return result
+
+
+@cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

@@ -2,7 +2,7 @@
 
 from varsmooth.posterior.embedding import EmbeddingPosterior, Granularity, Scope
 from varsmooth.posterior.kl import KLForm, kl_weights
-from varsmooth.posterior.output import OutputLoss, OutputRule, cross_entropy, output_loss
+from varsmooth.posterior.output import OutputLoss, OutputRule, output_loss
 
 __all__ = [
     "EmbeddingPosterior",
@@ -11,7 +11,6 @@ __all__ = [
     "OutputLoss",
     "OutputRule",
     "Scope",
-    "cross_entropy",
     "kl_weights",
     "output_loss",
 ]

@@ -8,9 +8,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from varsmooth.draws import DrawKey, Integers, row_words
+from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError, check_choice
-from varsmooth.ops.draw_rows import DrawPlan, draw_rows, replaced_words
+from varsmooth.ops.draw_rows import DrawPlan, GradientSink, Places, draw_rows, replaced_words
+from varsmooth.ops.score_others import score_others
 from varsmooth.posterior.kl import KLForm, kl_weights
 from varsmooth.proposal import Proposal
 
@@ -67,41 +68,85 @@ class EmbeddingPosterior:
             self.weight, None, self.granularity, self.scope, self.dropout, self.dropout_granularity, self.variance
         )
 
-    def sample(self, key: DrawKey | int, sequence: int = 0, position: int = 0) -> Tensor:
-        """Return one draw of the whole table, [V, D]; coordinates that the scope does not use are ignored."""
-        row_sequence, row_position = self._coordinates(sequence, position)
-        return draw_rows(self.weight, None, row_sequence, row_position, DrawKey.of(key), self._plan)
+    def sample(
+        self,
+        key: DrawKey | int,
+        sequence: int = 0,
+        position: int = 0,
+        *,
+        rows: int | None = None,
+        dtype: torch.dtype | None = None,
+        sink: GradientSink | None = None,
+    ) -> Tensor:
+        """Return one draw of the whole table, [V, D], or of its first ``rows``; coordinates the scope does not use are ignored.
 
-    def lookup(self, ids: Tensor, key: DrawKey | int, first_sequence: int = 0) -> Tensor:
+        Here and below ``dtype`` is that of the result (None: the weight's; gradients always have the weight's), and ``sink``
+        lets several draws of one table share one gradient.
+        """
+        places = Places(sequence=0 if self.scope == "batch" else sequence, position=position if self.scope == "position" else 0)
+        return draw_rows(self.weight, None, DrawKey.of(key), self._plan, places, rows=rows, dtype=dtype, sink=sink)
+
+    def lookup(
+        self,
+        ids: Tensor,
+        key: DrawKey | int,
+        first_sequence: int = 0,
+        *,
+        dtype: torch.dtype | None = None,
+        sink: GradientSink | None = None,
+    ) -> Tensor:
         """Return drawn vectors [T, B, D] for ids [T, B] without building a table.
 
         Column b equals ``sample(key, sequence=first_sequence + b)[ids[:, b]]`` exactly (under position scope, position by
         position).
         """
-        flat_ids, sequence, position = self._flat(ids, first_sequence)
-        drawn = draw_rows(self.weight, flat_ids, sequence, position, DrawKey.of(key), self._plan)
+        places = _places(ids, self.scope, first_sequence)
+        drawn = draw_rows(self.weight, ids.reshape(-1), DrawKey.of(key), self._plan, places, dtype=dtype, sink=sink)
         return drawn.view(*ids.shape, -1)
 
     def replaced(self, ids: Tensor, key: DrawKey | int, first_sequence: int = 0) -> Tensor:
         """Return where ``lookup`` with the same arguments replaced the word (the coin fell), a bool tensor [T, B]."""
         if self.granularity != "word":
             raise InputError("replaced() needs granularity 'word': element-wise smoothing replaces no whole word")
-        flat_ids, sequence, position = self._flat(ids, first_sequence)
-        words = row_words(DrawKey.of(key), flat_ids, sequence, position)
-        return replaced_words(flat_ids, words, self._plan).view(ids.shape)
+        places = _places(ids, self.scope, first_sequence)
+        return replaced_words(ids.reshape(-1), DrawKey.of(key), self._plan, places).view(ids.shape)
 
-    def lookup_replaced(self, ids: Tensor, key: DrawKey | int, scope: Scope = "sequence", first_sequence: int = 0) -> Tensor:
+    def lookup_replaced(
+        self,
+        ids: Tensor,
+        key: DrawKey | int,
+        scope: Scope = "sequence",
+        first_sequence: int = 0,
+        *,
+        dtype: torch.dtype | None = None,
+        sink: GradientSink | None = None,
+    ) -> Tensor:
         """Return, for ids [T, B], the vectors [T, B, D] of other words drawn from the proposal, keyed by (sequence, word).
 
         Dropout and variance are those of the batch's table (``sample(key)`` of batch scope) at the rows ``ids``.
         """
-        if self.proposal is None:
-            raise InputError("lookup_replaced needs a proposal")
-        flat_ids, sequence, position = self._flat(ids, first_sequence, scope)
-        key = DrawKey.of(key)
-        source = self.proposal.draw(row_words(key, flat_ids, sequence, position)[1])
-        drawn = draw_rows(self.weight, flat_ids, 0, 0, key, self.unsmoothed._plan, source)
+        self._check_replaces("lookup_replaced")
+        places = _places(ids, scope, first_sequence)
+        flat, key = ids.reshape(-1), DrawKey.of(key)
+        drawn = draw_rows(self.weight, flat, key, self._plan, places, replaces_all=True, dtype=dtype, sink=sink)
         return drawn.view(*ids.shape, -1)
+
+    def score_replaced(
+        self,
+        hidden: Tensor,
+        ids: Tensor,
+        key: DrawKey | int,
+        wanted: Tensor,
+        scope: Scope = "sequence",
+        first_sequence: int = 0,
+        *,
+        sink: GradientSink | None = None,
+    ) -> Tensor:
+        """Return the products [T, B] of ``hidden`` [T, B, D] with ``lookup_replaced`` of ids [T, B], 0 where not ``wanted``."""
+        self._check_replaces("score_replaced")
+        places = _places(ids, scope, first_sequence)
+        flat = (hidden.flatten(0, 1), self.weight, ids.reshape(-1), DrawKey.of(key), self._plan, places, wanted.reshape(-1))
+        return score_others(*flat, sink=sink).view(ids.shape)
 
     def mode(self) -> Tensor:
         """Return the table itself."""
@@ -133,20 +178,15 @@ class EmbeddingPosterior:
             variance=self.variance,
         )
 
-    def _coordinates(self, sequence: Integers, position: Integers, scope: Scope | None = None) -> tuple[Integers, Integers]:
-        """Keep the coordinates that the scope uses; the others are 0."""
-        match scope or self.scope:
-            case "batch":
-                return 0, 0
-            case "sequence":
-                return sequence, 0
-            case "position":
-                return sequence, position
+    def _check_replaces(self, name: str) -> None:
+        if not self.smooths:
+            raise InputError(f"{name} needs a proposal with a rate above 0")
 
-    def _flat(self, ids: Tensor, first_sequence: int, scope: Scope | None = None) -> tuple[Tensor, Integers, Integers]:
-        if ids.dim() != 2:
-            raise InputError(f"ids must be [T, B], got shape {tuple(ids.shape)}")
-        T, B = ids.shape
-        sequence = torch.arange(first_sequence, first_sequence + B, device=ids.device).repeat(T)
-        position = torch.arange(T, device=ids.device).repeat_interleave(B)
-        return ids.reshape(-1), *self._coordinates(sequence, position, scope)
+
+def _places(ids: Tensor, scope: Scope, first_sequence: int) -> Places:
+    """Keep the coordinates that the scope uses; the others are 0."""
+    if ids.dim() != 2:
+        raise InputError(f"ids must be [T, B], got shape {tuple(ids.shape)}")
+    if scope == "batch":
+        return Places()
+    return Places(max(1, ids.shape[1]), first_sequence, by_sequence=True, by_position=scope == "position")

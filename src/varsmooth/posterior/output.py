@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError, check_choice
+from varsmooth.ops.backend import Branch, kernels_for
+from varsmooth.ops.draw_rows import GradientSink
+from varsmooth.ops.linear_cross_entropy import aligned_rows, linear_cross_entropy
 from varsmooth.posterior.embedding import EmbeddingPosterior, Scope
 
 OutputRule = Literal["none", "target", "table"]
@@ -47,20 +49,36 @@ def output_loss(
     scope: Scope = "sequence",
     first_sequence: int = 0,
     words: int | None = None,
+    sink: GradientSink | None = None,
+    branch: Branch | None = None,
 ) -> OutputLoss:
     """Return the loss (eq. 9) of ``targets`` [T, B] given ``hidden`` [T, B, D], with the output table drawn from ``posterior``.
 
     ``none``: the table is dropped out only. ``table``: the whole table is a draw. ``target``: where ``replaced`` [T, B] (the
     input was replaced) the target's vector is that of another word, keyed by (sequence, target) or as ``scope`` says; no other
-    logit changes. The table is one draw for the whole batch. ``words``: only the first so many rows can be targets.
+    logit changes. The table is one draw for the whole batch. ``words``: only the first so many rows can be targets. ``sink``:
+    where the table's gradient goes, if it is to be shared with other draws. ``branch``: made before ``hidden`` was computed, it
+    lets the table be drawn meanwhile.
     """
     _check(hidden, targets, posterior, rule, replaced)
     drawn = posterior if rule == "table" else posterior.unsmoothed
-    logits = F.linear(hidden, drawn.sample(key)[:words], bias)
+    where = other = None
     if rule == "target" and replaced is not None and posterior.smooths:
-        vectors = posterior.lookup_replaced(targets, key, scope, first_sequence)
-        logits = _with_targets_replaced(logits, hidden, targets, vectors, bias, replaced)
-    return OutputLoss(cross_entropy(logits, targets))
+        # Before the table, so that backward reaches the table first, which fills its gradient: the others only add to rows.
+        other = posterior.score_replaced(hidden, targets, key, replaced, scope, first_sequence, sink=sink).view(-1)
+        where = replaced.reshape(-1)
+    words = len(posterior.weight) if words is None else words
+    branch = Branch(hidden) if branch is None else branch
+    with branch.work():
+        table = drawn.sample(key, sink=sink, **_form_of_table(hidden, words))
+    table = branch.join(table)
+    losses = linear_cross_entropy(hidden.flatten(0, 1), table, bias, targets.reshape(-1), where, other, words)
+    return OutputLoss(losses.view(targets.shape))
+
+
+def _form_of_table(hidden: Tensor, words: int) -> dict[str, Any]:
+    """A GPU multiplies in the precision of the hidden states, so nothing wider need be written; and it likes round numbers."""
+    return {"rows": aligned_rows(words), "dtype": hidden.dtype} if kernels_for(hidden) else {"rows": words}
 
 
 def _check(hidden: Tensor, targets: Tensor, posterior: EmbeddingPosterior, rule: OutputRule, replaced: Tensor | None) -> None:
@@ -70,21 +88,3 @@ def _check(hidden: Tensor, targets: Tensor, posterior: EmbeddingPosterior, rule:
         raise InputError(f"hidden {shapes[0]} does not fit targets {shapes[1]} and a table {shapes[2]}")
     if rule == "target" and replaced is None:
         raise InputError("rule 'target' needs replaced: where the inputs were replaced (EmbeddingPosterior.replaced)")
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss of each target, [T, B], in single precision."""
-    flat = F.cross_entropy(logits.flatten(0, 1).float(), targets.reshape(-1), reduction="none")
-    return flat.view(targets.shape)
-
-
-def _with_targets_replaced(
-    logits: Tensor, hidden: Tensor, targets: Tensor, vectors: Tensor, bias: Tensor | None, replaced: Tensor
-) -> Tensor:
-    """Give each replaced target the logit of its other vector; the bias stays the target's own."""
-    other = (hidden * vectors).sum(-1)
-    if bias is not None:
-        other = other + bias[targets]
-    own = logits.gather(-1, targets[..., None]).squeeze(-1)
-    chosen = other.to(logits.dtype).where(replaced, own)
-    return logits.scatter(-1, targets[..., None], chosen[..., None])

@@ -35,6 +35,7 @@ class Captured(Generic[Result]):
         graph = torch.cuda.CUDAGraph()
         # On a stream of its own: cuBLAS keeps a workspace per stream, and graphs that share one cannot run side by side.
         # Other threads may go on using the card; this one does nothing but the step.
-        with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self.result = self.step()
         self.graph = graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import subprocess
@@ -16,7 +17,12 @@ from varsmooth.version import VERSION
 def environment(device: torch.device) -> dict[str, Any]:
     """Return the part of a record that says where it was made; ``commit`` is None outside a checkout of this project."""
     return {
-        "versions": {"varsmooth": VERSION, "python": platform.python_version(), "torch": str(torch.__version__)},
+        "versions": {
+            "varsmooth": VERSION,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            **({"triton": _triton_version()} if device.type == "cuda" else {}),
+        },
         "hardware": {
             "device": device.type,
             "name": _device_name(device),
@@ -25,6 +31,13 @@ def environment(device: torch.device) -> dict[str, Any]:
         },
         "commit": _commit(),
     }
+
+
+def _triton_version() -> str | None:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _device_name(device: torch.device) -> str:

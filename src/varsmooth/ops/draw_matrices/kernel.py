@@ -21,7 +21,7 @@ COIN = tl.constexpr(int(Stream.COIN))
 
 
 @triton.jit(do_not_specialize=["site", "seed", "drop_below"])
-def _copy_kernel(  # type: ignore[no-untyped-def]
+def _copy_kernel(
     sources,
     targets,
     bias_sources,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,6 +47,16 @@ class DrawPlan:
             scale=1 / (1 - dropout),
             deviation=variance**0.5,
         )
+
+    @cached_property
+    def unsmoothed(self) -> DrawPlan:
+        """The same dropout and variance, and no smoothing."""
+        return replace(self, smooths_words=False, smooths_elements=False, replace_from=None, proposal=None)
+
+    def draw(self, bits: Tensor) -> Tensor:
+        """Return a word (int64) of the proposal for each 32-bit word."""
+        assert self.proposal is not None
+        return self.proposal.draw(bits)
 
 
 def _replace_from(rate: Tensor, dropout: float) -> Tensor:

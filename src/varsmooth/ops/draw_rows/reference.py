@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 from varsmooth.draws import (
     COIN_BITS,
     DrawKey,
-    Integers,
     Stream,
     Words,
     coin,
@@ -23,6 +22,7 @@ from varsmooth.draws import (
     row_words,
 )
 from varsmooth.ops.draw_rows.plan import DrawPlan
+from varsmooth.ops.places import Places
 
 CACHED_ELEMENTS = 1 << 17
 
@@ -30,34 +30,43 @@ CACHED_ELEMENTS = 1 << 17
 def draw_rows(
     weight: Tensor,
     ids: Tensor | None,
-    sequence: Integers,
-    position: Integers,
     key: DrawKey,
     plan: DrawPlan,
-    source: Tensor | None = None,
+    places: Places,
+    *,
+    replaces_all: bool = False,
+    rows: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return one draw of rows ``ids`` [N] of ``weight`` [V, D], or of the whole table when ``ids`` is None; shape [N, D].
+    """As the operation of this name: everything in the weight's precision, cast at the end."""
+    wanted = torch.arange(weight.shape[0], device=weight.device) if ids is None else ids
+    words = _row_words(wanted, key, places)
+    source = ids
+    if replaces_all:
+        source = plan.draw(words[1])
+        words, plan = _row_words(wanted, key, Places()), plan.unsmoothed
+    elif plan.smooths_words:
+        source = torch.where(_coin_fell(wanted, words, plan), plan.draw(words[1]), wanted)
+    factor, changed, flat_source = _element_choices(weight, wanted, words, plan)
+    drawn: Tensor = _Rows.apply(weight, source, factor, changed, flat_source)
+    if plan.deviation > 0:
+        drawn = drawn + _gaussian(drawn, words, plan)
+    if rows is not None:
+        drawn = torch.nn.functional.pad(drawn, (0, 0, 0, rows - len(drawn))) if rows > len(drawn) else drawn[:rows]
+    return drawn if dtype is None else drawn.to(dtype)
 
-    ``sequence`` and ``position`` broadcast against ``ids``. ``source`` names the rows to read instead of those that the plan
-    would choose; dropout and variance still belong to ``ids``.
-    """
-    everything = ids is None
-    rows = torch.arange(weight.shape[0], device=weight.device) if ids is None else ids
-    words = row_words(key, rows, sequence, position)
-    if source is None and plan.smooths_words:
-        assert plan.proposal is not None
-        source = torch.where(replaced_words(rows, words, plan), plan.proposal.draw(words[1]), rows)
-    if source is None and not everything:
-        source = rows
-    factor, changed, flat_source = _element_choices(weight, rows, words, plan)
-    drawn: Tensor = _Rows.apply(weight, source, factor, changed, flat_source)  # type: ignore[no-untyped-call]
-    return drawn if plan.deviation == 0 else drawn + _gaussian(drawn, words, plan)
+
+def replaced_words(ids: Tensor, key: DrawKey, plan: DrawPlan, places: Places) -> Tensor:
+    """As the operation of this name, for a plan that smooths words."""
+    return _coin_fell(ids, _row_words(ids, key, places), plan)
 
 
-def replaced_words(ids: Tensor, words: Words, plan: DrawPlan) -> Tensor:
-    """Return where the word-level coin fell: the word is replaced, even if by itself."""
-    if plan.replace_from is None or not plan.smooths_words:
-        return torch.zeros_like(ids, dtype=torch.bool)
+def _row_words(ids: Tensor, key: DrawKey, places: Places) -> Words:
+    return row_words(key, ids, *places.coordinates(ids.numel(), ids.device))
+
+
+def _coin_fell(ids: Tensor, words: Words, plan: DrawPlan) -> Tensor:
+    assert plan.replace_from is not None
     return coin(words[0].int()) >= plan.replace_from[ids]
 
 

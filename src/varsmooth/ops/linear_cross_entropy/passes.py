@@ -108,7 +108,7 @@ def logits_to_gradient(
 
 
 @triton.jit
-def _loss_kernel(  # type: ignore[no-untyped-def]
+def _loss_kernel(
     logits,
     stride,
     bias,
@@ -174,7 +174,7 @@ def _fold(x, greatest, total):
 
 
 @triton.jit
-def _gradient_kernel(  # type: ignore[no-untyped-def]
+def _gradient_kernel(
     logits,
     stride,
     bias,

@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _tally_kernel(sums, failed_at, nlls, kls, norms, steps, totals, l2: tl.constexpr):  # type: ignore[no-untyped-def]
+@triton.jit
+def _tally_kernel(sums, failed_at, nlls, kls, norms, steps, totals, l2: tl.constexpr):
     nll, kl, norm = tl.load(nlls), tl.load(kls), tl.load(norms)
     total = nll + l2 * kl
     tl.store(totals, total)

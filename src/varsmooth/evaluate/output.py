@@ -1,0 +1,47 @@
+"""The output layer over hidden states that are already there: a few rows of logits at a time, whatever the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LOGIT_BYTES = 1 << 27
+"""Logits held at once, at most: what bounds the memory of an evaluation, whatever the stream and the vocabulary."""
+CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""Logits held at once where words are few: what a CPU's cache keeps, and what keeps a GPU busy."""
+FEW_ROWS = 64
+"""Fewer than this are a poor use of a pass over a large output table."""
+
+
+def rows_at_once(words: int, device: torch.device) -> int:
+    """Return how many tokens' logits to hold at once."""
+    row = 4 * words
+    wanted = max(CHUNK_BYTES.get(device.type, CHUNK_BYTES["cuda"]) // row, FEW_ROWS)
+    return max(1, min(wanted, LOGIT_BYTES // row))
+
+
+def logit_chunks(hidden: Tensor, targets: Tensor, table: Tensor, bias: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits [n, words] and targets [n] of hidden states [rows, D]; the logits may be overwritten."""
+    rows = rows_at_once(bias.numel(), bias.device)
+    for some_hidden, some_targets in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
+        yield F.linear(some_hidden, table[: bias.numel()], bias).float(), some_targets
+
+
+def target_nll(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return the loss [n] of each target; overwrites the logits."""
+    if temperature != 1:
+        logits.div_(temperature)
+    return F.cross_entropy(logits, targets, reduction="none")
+
+
+def newton_terms(logits: Tensor, targets: Tensor, beta: float) -> Tensor:
+    """Return the first and second derivative [2, n] of each target's loss by beta = 1 / temperature; overwrites the logits."""
+    own = logits.gather(-1, targets[:, None])[:, 0]
+    probs = (beta * logits).softmax(-1)
+    mean = (probs * logits).sum(-1)
+    centred = logits.sub_(mean[:, None])
+    variance = probs.mul_(centred).mul_(centred).sum(-1)
+    return torch.stack([mean - own, variance])

@@ -1,0 +1,215 @@
+"""A stream read once by the recurrent layers; losses and temperatures then need the output layer alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from varsmooth.evaluate import output
+from varsmooth.evaluate.columns import Columns, Step
+from varsmooth.evaluate.precision import full_precision
+from varsmooth.model import Predict, RecurrentLanguageModel, Tables
+
+HIDDEN_BYTES = {"cpu": 1 << 30, "cuda": 1 << 33}
+"""Hidden states kept, at most (on a GPU also a quarter of what is free); a stream with more is read for every question."""
+GATE_BYTES = 1 << 27
+"""Gates of one window, at most."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a prediction rule makes of a stream."""
+
+    nll: float
+    """mean negative log-likelihood per token, in nats"""
+    tokens: int
+    predict: str
+    temperature: float = 1.0
+    samples: int | None = None
+    average: str | None = None
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nll) if self.nll < 700 else math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a network, with the weights it has now, makes of a stream."""
+
+    network: RecurrentLanguageModel
+    columns: Columns
+    tables: Tables
+    predict: str
+    window: int
+    hidden: Tensor | None
+    """[steps, B, D]; None where it is too large to keep"""
+
+    def evaluate(self, temperature: float = 1.0) -> Evaluation:
+        """Return the mean loss at a temperature."""
+        nll = float(self.token_nll(temperature).sum(dtype=torch.float64)) / self.columns.tokens
+        return Evaluation(nll, self.columns.tokens, self.predict, temperature)
+
+    def token_nll(self, temperature: float = 1.0) -> Tensor:
+        """Return the loss of every token [tokens], on the network's device."""
+        return self._figures(partial(output.target_nll, temperature=temperature))
+
+    def best_temperature(self, tolerance: float = 1e-3) -> float:
+        """Return the temperature with the lowest perplexity.
+
+        The loss is convex in beta = 1 / temperature, so Newton's method finds its minimum in a few passes over the logits.
+        """
+        beta = 1.0
+        for _ in range(12):
+            terms = self._figures(partial(output.newton_terms, beta=beta))
+            slope, curvature = terms.sum(-1, dtype=torch.float64).tolist()
+            # A model that is sure of everything has no curvature left; it gets a long step in the right direction.
+            newton = beta - slope / max(curvature, 1e-30)
+            last, beta = beta, min(max(newton, beta / 2), beta * 2)
+            if abs(beta - last) < tolerance * beta:
+                break
+        return 1 / beta
+
+    @torch.inference_mode()
+    def _figures(self, of_logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return ``of_logits`` of every token, [..., tokens]."""
+        bias = self.network.bias
+        with full_precision(bias.device):
+            found = [
+                of_logits(*chunk)
+                for hidden, targets in self._hidden_parts()
+                for chunk in output.logit_chunks(hidden, targets, self.tables.output, bias)
+            ]
+        figures = found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+        return self.columns.in_order(figures.view(*figures.shape[:-1], *self.columns.shape))
+
+    def _hidden_parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield hidden states [rows, D] and their targets [rows]: all at once, or window by window."""
+        targets = self.columns.targets
+        if self.hidden is not None:
+            yield self.hidden.flatten(0, 1), targets.flatten()
+            return
+        windows = _hidden_windows(self.network, self.columns, self.tables.input, self.window)
+        for hidden, some_targets in zip(windows, torch.split(targets, self.window), strict=True):
+            yield hidden.flatten(0, 1), some_targets.flatten()
+
+
+@torch.inference_mode()
+def read(network: RecurrentLanguageModel, columns: Columns, tables: Tables, predict: str, window: int) -> Reading:
+    """Run the recurrent layers over a stream, once."""
+    window = bounded_window(network, columns.shape[1], window)
+    with full_precision(network.bias.device):
+        return Reading(network, columns, tables, predict, window, _hidden(network, columns, tables.input, window))
+
+
+@torch.inference_mode()
+def read_together(
+    network: RecurrentLanguageModel,
+    streams: Mapping[str, Tensor],
+    eos_id: int,
+    predicts: Sequence[Predict],
+    *,
+    window: int,
+    side_by_side: bool | None = None,
+) -> dict[tuple[str, Predict], Reading]:
+    """Read every stream by every prediction, the state carried from its beginning to its end.
+
+    Predictions with one input table share a reading. A GPU takes as long for a step of one column as for a step of several, so
+    there all of them are read ``side_by_side``.
+    """
+    device = network.bias.device
+    columns = {name: Columns.cut(ids, eos_id, 1, 0, device) for name, ids in streams.items()}
+    with full_precision(device):
+        tables = {predict: network.tables(predict) for predict in predicts}
+        # The two means differ in the output table alone.
+        inputs = {predict == "mode": tables[predict].input for predict in predicts}
+        if side_by_side is None:
+            longest = max(each.tokens for each in columns.values())
+            side_by_side = device.type == "cuda" and _fits(network, longest, len(columns) * len(inputs))
+        window = bounded_window(network, len(columns) * len(inputs) if side_by_side else 1, window)
+        hidden = (_hidden_side_by_side if side_by_side else _hidden_one_by_one)(network, columns, inputs, window)
+    return {
+        (name, predict): Reading(network, each, tables[predict], predict, window, hidden[name, predict == "mode"])
+        for name, each in columns.items()
+        for predict in predicts
+    }
+
+
+def bounded_window(network: RecurrentLanguageModel, batch: int, window: int) -> int:
+    """Return ``window``, or less where its gates would take too much memory."""
+    return max(1, min(window, GATE_BYTES // (16 * batch * network.stack.width)))
+
+
+def recurrent_step(network: RecurrentLanguageModel, input_table: Tensor) -> Step:
+    """Return the step from inputs [T, B] to hidden states [T, B, D]."""
+    return lambda inputs, state, _: network.stack(F.embedding(inputs, input_table), state, None)
+
+
+def _fits(network: RecurrentLanguageModel, steps: int, batch: int) -> bool:
+    device = network.bias.device
+    room = HIDDEN_BYTES.get(device.type, HIDDEN_BYTES["cpu"])
+    if device.type == "cuda":
+        room = min(room, torch.cuda.mem_get_info(device)[0] // 4)
+    return steps * batch * network.stack.width * network.bias.element_size() <= room
+
+
+def _hidden(network: RecurrentLanguageModel, columns: Columns, input_table: Tensor, window: int) -> Tensor | None:
+    """Return the hidden states [steps, B, D], or None where they are too many to keep."""
+    steps, batch = columns.shape
+    if not _fits(network, steps, batch):
+        return None
+    return _joined(_hidden_windows(network, columns, input_table, window), steps)
+
+
+def _hidden_windows(network: RecurrentLanguageModel, columns: Columns, input_table: Tensor, window: int) -> Iterator[Tensor]:
+    return columns.read(recurrent_step(network, input_table), network.initial_state(columns.shape[1]), window)
+
+
+def _hidden_one_by_one(
+    network: RecurrentLanguageModel, columns: Mapping[str, Columns], input_tables: Mapping[bool, Tensor], window: int
+) -> dict[tuple[str, bool], Tensor | None]:
+    """Return the hidden states [steps, 1, D] of every stream by every input table, None where they are too many to keep."""
+    return {
+        (name, rule): _hidden(network, each, table, window)
+        for name, each in columns.items()
+        for rule, table in input_tables.items()
+    }
+
+
+def _hidden_side_by_side(
+    network: RecurrentLanguageModel, columns: Mapping[str, Columns], input_tables: Mapping[bool, Tensor], window: int
+) -> dict[tuple[str, bool], Tensor | None]:
+    """Return the hidden states [steps, 1, D] of every stream by every input table, from one pass over the longest."""
+    inputs = pad_sequence([each.inputs[:, 0] for each in columns.values()])
+
+    def windows() -> Iterator[Tensor]:
+        state = network.initial_state(len(columns) * len(input_tables))
+        for some in torch.split(inputs, window):
+            vectors = torch.cat([F.embedding(some, table) for table in input_tables.values()], dim=1)
+            hidden, state = network.stack(vectors, state, None)
+            yield hidden
+
+    pairs = [(name, rule) for rule in input_tables for name in columns]
+    hidden = torch.split(_joined(windows(), len(inputs)), 1, dim=1)
+    return {pair: part[: columns[pair[0]].tokens] for pair, part in zip(pairs, hidden, strict=True)}
+
+
+def _joined(windows: Iterator[Tensor], steps: int) -> Tensor:
+    """Return windows [T, B, D] as one tensor [steps, B, D], never holding more than one of them twice."""
+    window = next(windows)
+    if len(window) == steps:
+        return window
+    joined = window.new_empty(steps, *window.shape[1:])
+    end = len(window)
+    joined[:end] = window
+    for window in windows:
+        joined[end : end + len(window)] = window
+        end += len(window)
+    return joined

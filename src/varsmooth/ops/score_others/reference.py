@@ -1,0 +1,17 @@
+"""The definition in plain torch, and the CPU path."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from varsmooth.draws import DrawKey
+from varsmooth.ops.draw_rows import DrawPlan, Places
+from varsmooth.ops.draw_rows.reference import draw_rows
+
+
+def score_others(
+    hidden: Tensor, weight: Tensor, ids: Tensor, key: DrawKey, plan: DrawPlan, places: Places, wanted: Tensor
+) -> Tensor:
+    """As the operation of this name."""
+    vectors = draw_rows(weight, ids, key, plan, places, replaces_all=True)
+    return (hidden * vectors).sum(-1).where(wanted, 0.0)

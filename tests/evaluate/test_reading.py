@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from networks_for_tests import WIDTH, WORDS, some_ids, some_network
+from varsmooth.evaluate import Reading, best_temperature, evaluate, output, reading
+from varsmooth.evaluate.columns import Columns
+from varsmooth.evaluate.reading import read, read_together
+from varsmooth.model import RecurrentLanguageModel, RecurrentStack
+
+EOS = 2
+IDS = some_ids(101)
+
+
+@torch.no_grad()
+def naive_logits(network: RecurrentLanguageModel, ids: Tensor, predict: str, batch: int, burn_in: int) -> Tensor:
+    """Every token's logits [tokens, words] from the definition: column by column, one token at a time."""
+    tables, tokens = network.tables(predict), [EOS, *ids.tolist()]
+    column = math.ceil(len(ids) / min(batch, len(ids)))
+    found = []
+    for start in range(0, len(ids), column):
+        state = network.initial_state(1)
+        for place in range(max(0, start - burn_in) if start else 0, min(start + column, len(ids))):
+            logits, state = network.logits(torch.tensor([[tokens[place]]]), state, tables)
+            if place >= start:
+                found.append(logits[0, 0].double())
+    return torch.stack(found)
+
+
+def naive_losses(logits: Tensor, ids: Tensor, temperature: float) -> list[float]:
+    scaled = zip(logits / temperature, ids.tolist(), strict=True)
+    return [float(row.logsumexp(0) - row[word]) for row, word in scaled]
+
+
+@torch.no_grad()
+def text_of(network: RecurrentLanguageModel, tokens: int) -> Tensor:
+    """A text that the network itself might write, so that its best temperature is not at infinity."""
+    generator, state, ids = torch.Generator().manual_seed(5), network.initial_state(1), [EOS]
+    for _ in range(tokens):
+        logits, state = network.logits(torch.tensor([ids[-1:]]), state, network.tables("mode"))
+        ids.append(int(torch.multinomial((logits[0, 0] / 1.3).softmax(0), 1, generator=generator)))
+    return torch.tensor(ids[1:])
+
+
+def some_reading(network: RecurrentLanguageModel, ids: Tensor, predict: str, batch: int, burn_in: int, window: int) -> Reading:
+    columns = Columns.cut(ids, EOS, batch, burn_in, torch.device("cpu"))
+    return read(network, columns, network.tables(predict), predict, window)
+
+
+@pytest.fixture
+def steps_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of every call of a recurrent stack."""
+    read_so_far = []
+    forward = RecurrentStack.forward
+
+    def watched(self, inputs, *arguments):
+        read_so_far.append(len(inputs))
+        return forward(self, inputs, *arguments)
+
+    monkeypatch.setattr(RecurrentStack, "forward", watched)
+    return read_so_far
+
+
+@pytest.mark.parametrize(("cell", "scheme"), [("lstm", "kneser-ney"), ("gru", "blank")])
+@pytest.mark.parametrize(
+    ("tokens", "batch", "burn_in", "window"),
+    [(101, 1, 64, 128), (101, 1, 0, 7), (101, 4, 10, 9), (101, 10, 3, 50), (101, 200, 64, 128), (1, 1, 64, 128), (1, 16, 5, 1)],
+)
+def test_losses_are_those_of_the_definition(cell, scheme, tokens, batch, burn_in, window):
+    network = some_network(scheme, cell=cell, output="table", dropout=0.5)
+    ids = IDS[:tokens]
+    longest = math.ceil(tokens / min(batch, tokens))
+    for predict in ("mode", "mean", "mean-input"):
+        found = some_reading(network, ids, predict, batch, burn_in, window)
+        # A burn-in is never longer than a column.
+        logits = naive_logits(network, ids, predict, batch, min(burn_in, longest))
+        for temperature in (1.0, 0.5, 3.0):
+            expected = naive_losses(logits, ids, temperature)
+            assert len(expected) == tokens
+            torch.testing.assert_close(found.token_nll(temperature), torch.tensor(expected), rtol=1e-4, atol=1e-4)
+            assert found.evaluate(temperature).nll == pytest.approx(sum(expected) / tokens, rel=1e-5)
+
+
+@pytest.mark.parametrize(("batch", "burn_in"), [(1, 0), (4, 10)])
+def test_one_reading_answers_as_the_functions_do_and_runs_the_stack_once(steps_read, batch, burn_in):
+    network = some_network(output="table")
+    ids = text_of(network, 101)
+    steps_read.clear()
+    options = {"predict": "mean", "batch": batch, "burn_in": burn_in, "window": 9}
+    expected = [evaluate(network, ids, EOS, temperature=temperature, **options) for temperature in (1.0, 1.7)]
+    tuned = best_temperature(network, ids, EOS, **options)
+    assert 0.5 < tuned < 2
+    steps = math.ceil(101 / batch) + burn_in
+    assert sum(steps_read) == 3 * steps, "each of them reads once, however many passes Newton's method takes"
+    steps_read.clear()
+    found = some_reading(network, ids, "mean", batch, burn_in, 9)
+    assert [found.evaluate(temperature) for temperature in (1.0, 1.7)] == expected
+    assert found.best_temperature() == tuned
+    assert sum(steps_read) == steps
+
+
+def test_a_stream_too_long_to_keep_is_read_for_every_question_with_the_same_answers(steps_read, monkeypatch):
+    network = some_network(output="table")
+    ids = text_of(network, 101)
+    kept = some_reading(network, ids, "mean", 4, 10, 9)
+    monkeypatch.setitem(reading.HIDDEN_BYTES, "cpu", 26 * 4 * WIDTH * 4)
+    assert some_reading(network, ids, "mean", 4, 10, 9).hidden is not None, "just fits"
+    monkeypatch.setitem(reading.HIDDEN_BYTES, "cpu", 26 * 4 * WIDTH * 4 - 1)
+    steps_read.clear()
+    again = some_reading(network, ids, "mean", 4, 10, 9)
+    assert again.hidden is None
+    assert steps_read == []
+    torch.testing.assert_close(again.token_nll(1.3), kept.token_nll(1.3))
+    assert sum(steps_read) == 36
+    assert again.best_temperature() == pytest.approx(kept.best_temperature(), rel=1e-6)
+    assert sum(steps_read) >= 2 * 36
+    assert sum(steps_read) % 36 == 0
+
+
+@pytest.mark.parametrize("side_by_side", [False, True, None])
+def test_streams_and_predictions_read_together_are_as_each_alone(steps_read, side_by_side):
+    network = some_network("blank", output="table")
+    ids = text_of(network, 101)
+    streams = {"long": ids, "short": ids[50:87], "one": ids[:1]}
+    steps_read.clear()
+    predicts = ("mode", "mean", "mean-input")
+    found = read_together(network, streams, EOS, predicts, window=9, side_by_side=side_by_side)
+    # The two means share the input table, and so what the recurrent layers make of it.
+    assert sum(steps_read) == (101 if side_by_side else 2 * (101 + 37 + 1))
+    assert set(found) == {(name, predict) for name in streams for predict in predicts}
+    assert len({found["short", predict].evaluate().nll for predict in predicts}) == 3
+    for (name, predict), each in found.items():
+        for temperature in (1.0, 0.7):
+            alone = evaluate(network, streams[name], EOS, predict=predict, temperature=temperature, window=9)
+            joined = each.evaluate(temperature)
+            if side_by_side:
+                assert (joined.predict, joined.tokens) == (alone.predict, alone.tokens)
+                assert joined.nll == pytest.approx(alone.nll, rel=1e-6)
+            else:
+                assert joined == alone
+        assert each.best_temperature() == pytest.approx(
+            best_temperature(network, streams[name], EOS, predict=predict), rel=1e-5
+        )
+
+
+def test_only_streams_short_enough_are_kept(monkeypatch):
+    network = some_network()
+    monkeypatch.setitem(reading.HIDDEN_BYTES, "cpu", 50 * 4 * WIDTH)
+    found = read_together(network, {"long": IDS, "short": IDS[:50]}, EOS, ["mode"], window=9)
+    assert (found["long", "mode"].hidden, found["short", "mode"].hidden is None) == (None, False)
+    assert found["long", "mode"].evaluate().nll == pytest.approx(evaluate(network, IDS, EOS).nll, rel=1e-6)
+
+
+@pytest.mark.parametrize("predict", ["mode", "mean"])
+def test_the_best_temperature_has_no_slope(predict):
+    """Against a central difference of the naive loss."""
+    network = some_network(output="table")
+    ids = text_of(network, 101)
+    found = some_reading(network, ids, predict, 4, 10, 9).best_temperature(tolerance=1e-7)
+    logits = naive_logits(network, ids, predict, 4, 10)
+    losses = [sum(naive_losses(logits, ids, found * factor)) for factor in (0.99, 1.0, 1.01)]
+    assert losses[1] < min(losses[0], losses[2])
+    assert abs(losses[2] - losses[0]) < 0.05 * (losses[0] + losses[2] - 2 * losses[1])
+
+
+@pytest.mark.parametrize(("words", "rows"), [(1, 1 << 20), (3800, 275), (10_000, 104), (267_735, 64), (1 << 40, 1)])
+def test_few_logits_are_held_at_once(words, rows):
+    assert output.rows_at_once(words, torch.device("cpu")) == rows
+    on_gpu = output.rows_at_once(words, torch.device("cuda"))
+    assert on_gpu >= rows
+    assert 4 * words * on_gpu <= output.LOGIT_BYTES or on_gpu == 1
+
+
+def test_memory_is_bounded_whatever_the_window_and_the_batch(monkeypatch):
+    network = some_network()
+    options = [{"batch": batch, "burn_in": 50, "window": 10**6} for batch in (1, 3)]
+    whole = [evaluate(network, IDS, EOS, **each).nll for each in options]
+    ids = text_of(network, 101)
+    tuned = best_temperature(network, ids, EOS, batch=3)
+    logits, gates = [], []
+    linear, forward = output.F.linear, RecurrentStack.forward
+
+    def watched_linear(*arguments):
+        logits.append(4 * linear(*arguments).numel())
+        return linear(*arguments)
+
+    def watched_forward(self, inputs, *arguments):
+        gates.append(16 * inputs.numel())
+        return forward(self, inputs, *arguments)
+
+    monkeypatch.setattr(output.F, "linear", watched_linear)
+    monkeypatch.setattr(RecurrentStack, "forward", watched_forward)
+    monkeypatch.setattr(output, "LOGIT_BYTES", 4 * WORDS * 7)
+    monkeypatch.setattr(reading, "GATE_BYTES", 16 * WIDTH * 3 * 5)
+    for each, nll in zip(options, whole, strict=True):
+        assert evaluate(network, IDS, EOS, **each).nll == pytest.approx(nll, rel=1e-6)
+    assert best_temperature(network, ids, EOS, batch=3) == pytest.approx(tuned, rel=1e-5)
+    assert max(logits) == 4 * WORDS * 7
+    assert max(gates) == 16 * WIDTH * 3 * 5
+
+
+@torch.no_grad()
+def test_a_network_of_low_precision_is_scored_in_high():
+    network = some_network(method="none").bfloat16()
+    found = some_reading(network, IDS, "mode", 1, 0, 50)
+    assert found.hidden is not None
+    assert found.hidden.dtype == torch.bfloat16
+    logits = torch.nn.functional.linear(found.hidden[:, 0], network.input_table, network.bias).double()
+    expected = torch.nn.functional.cross_entropy(logits, IDS)
+    assert found.evaluate().nll == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_on_a_gpu_streams_are_read_side_by_side_with_the_results_of_the_cpu(steps_read, cell):
+    network = some_network(output="table", cell=cell)
+    ids = text_of(network, 301)
+    streams, predicts = {"long": ids, "short": ids[50:87]}, ("mode", "mean", "mean-input")
+    expected = read_together(network, streams, EOS, predicts, window=50)
+    figures = {pair: (each.evaluate(1.2).nll, each.best_temperature()) for pair, each in expected.items()}
+    network.cuda()
+    steps_read.clear()
+    found = read_together(network, streams, EOS, predicts, window=50)
+    assert sum(steps_read) == 301
+    for pair, each in found.items():
+        assert (each.evaluate(1.2).nll, each.best_temperature()) == pytest.approx(figures[pair], rel=1e-5)
+        assert each.token_nll().is_cuda
+
+
+@pytest.mark.gpu
+def test_nothing_waits_for_the_gpu_but_the_reading_of_a_sum():
+    network = some_network(output="table").cuda()
+    columns = Columns.cut(some_ids(3000), EOS, 8, 20, torch.device("cuda"))
+    read(network, columns, network.tables("mean"), "mean", 50).evaluate()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        losses = read(network, columns, network.tables("mean"), "mean", 50).token_nll(1.5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.isfinite(losses).all()
