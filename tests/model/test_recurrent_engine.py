@@ -192,7 +192,7 @@ def test_gpu_engines_equal_the_reference(cell, engine, width, batch, layers, noi
         found = run(stack, inputs, state)
     assert found["outputs"].dtype == torch.bfloat16
     assert all(found[name].dtype == torch.float32 for name, _ in stack.named_parameters())
-    assert_near(found, expected, 2e-2)
+    assert_near(found, expected, 3e-2)
 
 
 @pytest.mark.gpu

@@ -9,12 +9,11 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from varsmooth.errors import InputError, check_choice
 from varsmooth.model.recurrent_run import Cell, State, call_fused
 from varsmooth.ops.draw_matrices import DrawnWeights
-from varsmooth.ops.lstm_layer import lstm_layer, supported
+from varsmooth.ops.lstm_layer import Weights, lstm_layers, supported
 
 Engine = Literal["auto", "persistent", "cudnn"]
 """``persistent`` keeps a layer's recurrent matrix on chip for the whole window; ``auto`` takes it where it can."""
@@ -50,21 +49,14 @@ def _persistent_fits(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: Sta
     """It is an LSTM's alone, and takes the incoming state for a constant."""
     if cell != "lstm" or any(part.requires_grad for part in state):
         return False
-    weight = drawn.matrices[1]
-    # Never filled in: it stands for the projected inputs.
-    return supported(weight.new_empty(*inputs.shape[:2], weight.shape[0]), weight)
+    return supported(drawn.matrices[1], inputs.shape[1])
 
 
 def run_persistent(drawn: DrawnWeights, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-    """Run an LSTM layer by layer; the memory that is returned is fp32 whatever the inputs, and carries no gradient."""
-    dtype = drawn.matrices[0].dtype
-    inputs, hidden, memory = inputs.to(dtype), state[0].to(dtype), state[1].float()
-    finals = []
+    """Run an LSTM layer by layer; the state that is returned is fp32 whatever the inputs, and carries no gradient."""
+    layers = [Weights(ih, hh, bias) for ih, hh, bias, _ in drawn.layers()]
     with torch.autocast("cuda", enabled=False):
-        for number, (ih, hh, bias, _) in enumerate(drawn.layers()):
-            inputs, last_memory = lstm_layer(F.linear(inputs, ih, bias), hh, hidden[number], memory[number])
-            finals.append((inputs[-1], last_memory))
-    return inputs, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
+        return lstm_layers(layers, inputs.to(layers[0].hh.dtype), *state)
 
 
 def run_cudnn(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: State) -> tuple[Tensor, State]:

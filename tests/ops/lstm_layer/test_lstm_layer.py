@@ -1,49 +1,75 @@
-"""The LSTM layer's kernels, interpreted, against the plain loop; and which sizes they take."""
+"""The kernels of LSTM layers, interpreted, against the plain loop; and which sizes they take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 from varsmooth.model.recurrent_run import DrawnLayer, DrawnMatrix, run_stepwise
+from varsmooth.ops.lstm_layer import Weights, lstm_layers, reference, supported
 from varsmooth.ops.lstm_layer import blocks as sizes
-from varsmooth.ops.lstm_layer import lstm_layer, reference, supported
-from varsmooth.ops.lstm_layer.blocks import Blocks
+from varsmooth.ops.lstm_layer.blocks import Blocks, Gpu
 
 kernel = pytest.importorskip("varsmooth.ops.lstm_layer.kernel")
 interpreted = pytest.mark.skipif(not kernel.INTERPRETED, reason="compiled kernels are tested on their own")
 SMALL = Blocks(16, 16, 2)
-Pair: TypeAlias = tuple[Blocks, Blocks]
-NAMES = ("hidden", "memory", "grad_projected", "grad_weight")
+H200 = Gpu(132, 227 * 1024)
 
 
-def inputs(steps: int, batch: int, width: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+class Given(NamedTuple):
+    """A window of inputs, the layers, the state that comes in, and the gradient of the outputs."""
+
+    inputs: Tensor
+    layers: list[Weights]
+    hidden0: Tensor
+    memory0: Tensor
+    gradient: Tensor
+
+    def to(self, dtype: torch.dtype) -> Given:
+        layers = [Weights(*(tensor.to(dtype) for tensor in weights)) for weights in self.layers]
+        return Given(self.inputs.to(dtype), layers, self.hidden0.to(dtype), self.memory0.to(dtype), self.gradient.to(dtype))
+
+
+def make(steps: int, batch: int, width: int, dtype: torch.dtype = torch.float32, layers: int = 1, wide: int = 8) -> Given:
     generator = torch.Generator().manual_seed(steps + 10 * batch + 100 * width)
-    shapes = (steps, batch, 4 * width), (4 * width, width), (batch, width), (batch, width), (steps, batch, width)
-    projected, weight, hidden0, memory0, gradient = (torch.randn(shape, generator=generator) for shape in shapes)
-    return projected.to(dtype), (weight / width**0.5).to(dtype), hidden0.tanh().to(dtype), memory0, gradient.to(dtype)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    def weights(columns: int) -> Weights:
+        parts = randn(4 * width, columns) / columns**0.5, randn(4 * width, width) / width**0.5, randn(4 * width)
+        return Weights(*(part.to(dtype) for part in parts))
+
+    state = randn(layers, batch, width).tanh(), randn(layers, batch, width)
+    stacked = [weights(wide if number == 0 else width) for number in range(layers)]
+    return Given(randn(steps, batch, wide).to(dtype), stacked, *state, randn(steps, batch, width).to(dtype))
 
 
-def results(
-    layer: Callable[..., tuple[Tensor, Tensor]], given: tuple[Tensor, ...], **options: tuple[Blocks, Blocks]
-) -> dict[str, Tensor]:
-    projected, weight, hidden0, memory0, gradient = (tensor.clone() for tensor in given)
-    projected.requires_grad_()
-    weight.requires_grad_()
-    hidden, memory = layer(projected, weight, hidden0, memory0, **options)
-    assert hidden.dtype == projected.dtype
-    assert memory.dtype in (torch.float32, torch.float64)
-    assert not memory.requires_grad
-    hidden.backward(gradient)
-    return dict(zip(NAMES, (hidden.detach(), memory, projected.grad, weight.grad), strict=True))
+def results(run: Callable[..., Any], given: Given, **options: Blocks) -> dict[str, Tensor]:
+    inputs = given.inputs.clone().requires_grad_()
+    layers = [Weights(*(tensor.clone().requires_grad_() for tensor in weights)) for weights in given.layers]
+    outputs, state = run(layers, inputs, given.hidden0, given.memory0, **options)
+    assert outputs.dtype == inputs.dtype
+    assert {part.dtype for part in state} == {torch.promote_types(inputs.dtype, torch.float32)}
+    assert not any(part.requires_grad for part in state)
+    outputs.backward(given.gradient)
+    found = {"outputs": outputs.detach(), "hidden": state[0], "memory": state[1], "inputs": inputs.grad}
+    for number, weights in enumerate(layers):
+        found |= {f"{name} {number}": tensor.grad for name, tensor in weights._asdict().items()}
+    return found
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert {name: torch.equal(found[name], expected[name]) for name in found} == dict.fromkeys(found, True)
 
 
 @interpreted
@@ -53,112 +79,175 @@ def relative(found: Tensor, expected: Tensor) -> float:
         (1, 1, 16, SMALL),
         (3, 1, 48, SMALL),  # three unit blocks, and a contraction that is no power of two
         (2, 20, 16, SMALL),  # two groups of sequences, the second with four
-        (2, 9, 48, Blocks(8, 16, 1)),
+        (2, 20, 48, Blocks(8, 16, 1)),  # three groups, whose sums are added as if there were four
         (2, 35, 48, Blocks(32, 32, 4)),  # the second unit block is half empty
-        (2, 3, 256, Blocks(8, 128, 8)),
+        (2, 3, 256, Blocks(8, 128)),
         (2, 5, 128, Blocks(8, 64, 4)),
     ],
 )
 def test_interpreted_kernels_equal_the_loop_in_fp32(steps: int, batch: int, width: int, blocks: Blocks):
-    given = inputs(steps, batch, width)
-    found = results(kernel.lstm_layer, given, blocks=(blocks, blocks))
-    for name, expected in results(reference.lstm_layer, given).items():
+    given = make(steps, batch, width)
+    found = results(kernel.lstm_layers, given, blocks=blocks)
+    for name, expected in results(reference.lstm_layers, given).items():
         torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @interpreted
-@pytest.mark.parametrize(("steps", "batch", "width"), [(1, 1, 16), (3, 20, 32), (2, 5, 48)])
-def test_interpreted_kernels_are_near_the_exact_loop_in_bf16(steps: int, batch: int, width: int):
-    given = inputs(steps, batch, width, torch.bfloat16)
-    found = results(kernel.lstm_layer, given, blocks=(SMALL, SMALL))
-    exact = results(reference.lstm_layer, tuple(tensor.double() for tensor in given))
-    assert found["hidden"].dtype == found["grad_weight"].dtype == torch.bfloat16
-    assert {name: relative(found[name], exact[name]) < 1e-2 for name in NAMES} == dict.fromkeys(NAMES, True)
+@pytest.mark.parametrize(("steps", "batch", "width", "layers"), [(1, 1, 16, 1), (3, 20, 32, 1), (2, 5, 48, 1), (3, 4, 16, 2)])
+def test_interpreted_kernels_are_near_the_exact_loop_in_bf16(steps: int, batch: int, width: int, layers: int):
+    given = make(steps, batch, width, torch.bfloat16, layers)
+    found = results(kernel.lstm_layers, given, blocks=SMALL)
+    exact = results(reference.lstm_layers, given.to(torch.float64))
+    assert found["ih 0"].dtype == found["hh 0"].dtype == found["bias 0"].dtype == torch.bfloat16
+    wrong = {name: relative(found[name], expected) for name, expected in exact.items()}
+    assert all(error < 1e-2 for error in wrong.values()), wrong
+
+
+@interpreted
+def test_layers_together_equal_layers_one_by_one():
+    given = make(2, 5, 16, layers=2, wide=16)
+    outputs, state = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, SMALL)
+    inputs = given.inputs
+    for number, weights in enumerate(given.layers):
+        one = slice(number, number + 1)
+        inputs, last = kernel.lstm_layers([weights], inputs, given.hidden0[one], given.memory0[one], SMALL)
+        assert torch.equal(last[0], state[0][one])
+        assert torch.equal(last[1], state[1][one])
+    assert torch.equal(inputs, outputs)
 
 
 @interpreted
 def test_one_launch_for_the_window_equals_one_for_each_step(monkeypatch: pytest.MonkeyPatch):
-    given = inputs(4, 5, 16)  # one program, which never waits for another
-    stepwise = results(kernel.lstm_layer, given, blocks=(SMALL, SMALL))
-    monkeypatch.setattr(kernel, "_ranges", lambda steps: [(0, steps)])
-    whole = results(kernel.lstm_layer, given, blocks=(SMALL, SMALL))
-    monkeypatch.setattr(kernel, "_ranges", lambda steps: [(0, 1), (1, steps)])
-    uneven = results(kernel.lstm_layer, given, blocks=(SMALL, SMALL))
-    for name in NAMES:
-        assert torch.equal(stepwise[name], whole[name]), name
-        assert torch.equal(stepwise[name], uneven[name]), name
+    given = make(4, 5, 16)  # one program, which never waits for another
+    stepwise = results(kernel.lstm_layers, given, blocks=SMALL)
+    for forward, backward in (([(-1, 4)], [(0, 4)]), ([(-1, 1), (1, 4)], [(3, 4), (0, 3)])):
+        monkeypatch.setattr(kernel, "_forward_ranges", lambda _, ranges=forward: ranges)
+        monkeypatch.setattr(kernel, "_backward_ranges", lambda _, ranges=backward: ranges)
+        found = results(kernel.lstm_layers, given, blocks=SMALL)
+        for name, expected in stepwise.items():  # sums over time may be added in another order
+            torch.testing.assert_close(found[name], expected, rtol=1e-6, atol=1e-6)
 
 
 @interpreted
 def test_every_program_arrives_once_at_each_step(monkeypatch: pytest.MonkeyPatch):
     seen = []
-    make = kernel._counters
-    monkeypatch.setattr(kernel, "_counters", lambda *args: seen.append(make(*args)) or seen[-1])
-    results(kernel.lstm_layer, inputs(2, 20, 48), blocks=(SMALL, SMALL))
-    assert [counters.tolist() for counters in seen] == [[[3] * 2] * 2] * 2
+    fresh = kernel.new_counters
+    monkeypatch.setattr(kernel, "new_counters", lambda *args: seen.append(fresh(*args)) or seen[-1])
+    results(kernel.lstm_layers, make(2, 20, 48), blocks=SMALL)
+    (counters,) = seen
+    groups_of_forward, groups_of_backward = [3, 3, 3] * 2, [3, 3, 0] * 2
+    assert counters.tolist() == [[[*groups_of_forward, 0, 0, 0], [*groups_of_backward, 2, 2, 2]]]
+
+
+@interpreted
+def test_a_retained_graph_gives_the_same_gradients_again():
+    given = make(3, 20, 32)
+    inputs = given.inputs.requires_grad_()
+    outputs, _ = kernel.lstm_layers(given.layers, inputs, given.hidden0, given.memory0, SMALL)
+    wanted = [inputs]
+    first, second = (torch.autograd.grad(outputs, wanted, given.gradient, retain_graph=True)[0] for _ in range(2))
+    node = outputs.grad_fn
+    assert node.counted
+    assert (node.counters.max(), node.counters[-1]) == (2, 2), "the second run counted elsewhere"
+    assert torch.equal(first, second)
 
 
 @interpreted
 def test_without_gradients_nothing_is_saved(monkeypatch: pytest.MonkeyPatch):
-    projected, weight, hidden0, memory0, _ = inputs(3, 4, 16)
+    given = make(3, 4, 16)
     saved = []
     run = kernel.run_forward
     monkeypatch.setattr(kernel, "run_forward", lambda *args, save: saved.append(save) or run(*args, save=save))
+    given.inputs.requires_grad_()
     with torch.no_grad():
-        hidden, memory = kernel.lstm_layer(projected.requires_grad_(), weight, hidden0, memory0, (SMALL, SMALL))
-    expected, expected_memory = reference.lstm_layer(projected, weight, hidden0, memory0)
+        outputs, state = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, SMALL)
+        expected, expected_state = reference.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0)
     assert saved == [False]
-    torch.testing.assert_close(hidden, expected.detach(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(memory, expected_memory, rtol=1e-5, atol=1e-5)
+    for one, other in zip((outputs, *state), (expected, *expected_state), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @interpreted
-def test_strided_inputs_and_a_state_of_another_type():
-    projected, weight, hidden0, memory0, gradient = inputs(2, 6, 32, torch.bfloat16)
-    crossed = (projected.transpose(0, 1).contiguous().transpose(0, 1), weight.t().contiguous().t())
-    plain = results(kernel.lstm_layer, (projected, weight, hidden0, memory0, gradient), blocks=(SMALL, SMALL))
-    other = (*crossed, hidden0.float(), memory0, gradient.transpose(1, 2).contiguous().transpose(1, 2))
-    found = results(kernel.lstm_layer, other, blocks=(SMALL, SMALL))
-    for name in NAMES:
-        assert torch.equal(found[name], plain[name]), name
+def test_only_the_gradients_that_are_wanted():
+    given = make(2, 3, 16)
+    bias = given.layers[0].bias.requires_grad_()
+    outputs, _ = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, SMALL)
+    (found,) = torch.autograd.grad(outputs, [bias], given.gradient, retain_graph=True)
+    assert [given.inputs.grad, given.layers[0].ih.grad, given.layers[0].hh.grad] == [None] * 3
+    torch.testing.assert_close(found, results(reference.lstm_layers, make(2, 3, 16))["bias 0"], rtol=1e-5, atol=1e-5)
+
+
+@interpreted
+def test_strided_inputs_and_states_of_another_type():
+    given = make(2, 6, 32, torch.bfloat16)
+    plain = results(kernel.lstm_layers, given._replace(hidden0=given.hidden0.bfloat16()), blocks=SMALL)
+    layers = [weights._replace(hh=weights.hh.t().contiguous().t()) for weights in given.layers]
+    gradient = given.gradient.transpose(1, 2).contiguous().transpose(1, 2)
+    state = given.hidden0.bfloat16().double().mT.contiguous().mT, given.memory0.double()
+    assert_equal(results(kernel.lstm_layers, Given(given.inputs, layers, *state, gradient), blocks=SMALL), plain)
 
 
 def test_the_loop_is_the_layer_of_the_model():
-    projected, weight, hidden0, memory0, _ = inputs(4, 3, 16)
-    zero, same = torch.zeros(64), DrawnMatrix(torch.eye(64))
-    layer = DrawnLayer(same, DrawnMatrix(weight), zero, zero)
-    expected, (_, expected_memory) = run_stepwise("lstm", [layer], projected, (hidden0[None], memory0[None]))
-    hidden, memory = lstm_layer(projected, weight, hidden0, memory0)
-    torch.testing.assert_close(hidden, expected)
-    torch.testing.assert_close(memory, expected_memory[0])
+    given = make(4, 3, 16, layers=2)
+    layers = [DrawnLayer(DrawnMatrix(ih), DrawnMatrix(hh), bias, torch.zeros(64)) for ih, hh, bias in given.layers]
+    expected, expected_state = run_stepwise("lstm", layers, given.inputs, (given.hidden0, given.memory0))
+    outputs, state = lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0)
+    for one, other in zip((outputs, *state), (expected, *expected_state), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_the_loop_takes_the_state_as_given():
-    projected, weight, hidden0, memory0, gradient = inputs(2, 3, 16)
-    hidden0.requires_grad_()
-    memory0.requires_grad_()
-    hidden, memory = reference.lstm_layer(projected.requires_grad_(), weight, hidden0, memory0)
-    hidden.backward(gradient)
-    assert hidden0.grad is None
-    assert memory0.grad is None
-    assert not memory.requires_grad
+    given = make(2, 3, 16)
+    given.hidden0.requires_grad_()
+    given.memory0.requires_grad_()
+    assert results(reference.lstm_layers, given)["hidden"].shape == (1, 3, 16)
+    assert given.hidden0.grad is None
+    assert given.memory0.grad is None
 
 
 def test_a_cpu_runs_the_loop():
-    projected, weight, *_ = inputs(2, 3, 16)
-    assert not supported(projected, weight)
+    assert not supported(make(2, 3, 16).layers[0].hh, 3)
 
 
 @pytest.mark.parametrize(
-    ("batch", "width", "item", "fits"),
-    [(1, 16, 2, True), (64, 512, 2, True), (100, 512, 2, True), (64, 1024, 2, True), (64, 512, 4, True), (64, 1024, 4, False)],
+    ("batch", "width", "item", "rows", "units"),
+    [
+        (1, 16, 2, 8, 32),
+        (20, 512, 2, 8, 32),
+        (64, 512, 2, 8, 32),
+        (128, 512, 2, 16, 32),
+        (32, 1024, 2, 16, 16),
+        (64, 1024, 2, 32, 16),
+        (64, 640, 2, 32, 16),
+        (64, 256, 4, 8, 32),
+    ],
 )
-def test_blocks_fit_on_a_gpu_of_132_processors(batch: int, width: int, item: int, fits: bool):
-    chosen = sizes.choose(batch, width, item, 132)
-    assert (chosen is not None) == fits
-    assert all(blocks.programs(batch, width) <= 132 for blocks in chosen or ())
+def test_blocks_for_an_h200(batch: int, width: int, item: int, rows: int, units: int):
+    chosen = sizes.choose(batch, width, item, H200)
+    assert chosen == Blocks(rows, units)
+    assert chosen.programs(batch, width) <= 132
 
 
-def test_more_sequences_than_fit_are_refused():
-    assert sizes.choose(10_000, 512, 2, 132) is None
-    assert sizes.choose(64, 512, 2, 20) is None
+def test_what_does_not_fit_is_refused():
+    assert sizes.choose(10_000, 512, 2, H200) is None
+    assert sizes.choose(64, 1024, 4, H200) is None
+    assert sizes.choose(64, 512, 2, Gpu(20, H200.shared)) is None
+    assert sizes.choose(64, 512, 2, Gpu(132, 99 * 1024)) == Blocks(16, 16), "half the weights of (8, 32)"
+    assert sizes.choose(64, 512, 2, Gpu(132, 48 * 1024)) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "expected"),
+    [
+        (torch.bfloat16, 1024, True),
+        (torch.bfloat16, 1040, False),
+        (torch.bfloat16, 24, False),
+        (torch.float32, 256, True),
+        (torch.float32, 272, False),
+        (torch.float16, 64, False),
+    ],
+)
+def test_widths_that_are_supported(dtype: torch.dtype, width: int, expected: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sizes, "kernels_for", lambda _: True)
+    monkeypatch.setattr(sizes, "gpu_of", lambda _: H200)
+    assert supported(torch.empty(4 * width, width, dtype=dtype), 64) == expected

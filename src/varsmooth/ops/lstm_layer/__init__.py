@@ -1,23 +1,28 @@
-"""One LSTM layer over a window, from its projected inputs; on a GPU a kernel that keeps the recurrent matrix on chip."""
+"""Layers of an LSTM over a window; on a GPU by kernels that keep the recurrent matrix on chip."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from varsmooth.ops.lstm_layer import reference
 from varsmooth.ops.lstm_layer.blocks import supported
+from varsmooth.ops.lstm_layer.reference import Weights
 
-__all__ = ["lstm_layer", "supported"]
+__all__ = ["Weights", "lstm_layers", "supported"]
 
 
-def lstm_layer(projected: Tensor, weight: Tensor, hidden0: Tensor, memory0: Tensor) -> tuple[Tensor, Tensor]:
-    """Return hidden [T, B, H] and the last memory [B, H] in fp32, differentiable in ``projected`` and ``weight`` only.
+def lstm_layers(
+    layers: Sequence[Weights], inputs: Tensor, hidden0: Tensor, memory0: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Run inputs [T, B, width] through the layers; return the outputs [T, B, H] and the last hidden and memory, in fp32.
 
-    ``projected`` [T, B, 4 * H] is ``inputs @ weight_ih.T + bias`` with torch's gates i, f, g, o; ``weight`` [4 * H, H] is the
-    recurrent matrix. The state that comes in is a constant, and no gradient flows through the memory that goes out.
+    ``hidden0`` and ``memory0`` are [layers, B, H], as are those that come out. States are constants: no gradient flows into
+    those that come in, nor from those that go out.
     """
-    if not supported(projected, weight):
-        return reference.lstm_layer(projected, weight, hidden0, memory0)
+    if not supported(layers[0].hh, inputs.shape[1]):
+        return reference.lstm_layers(layers, inputs, hidden0, memory0)
     from varsmooth.ops.lstm_layer import kernel
 
-    return kernel.lstm_layer(projected, weight, hidden0, memory0)
+    return kernel.lstm_layers(layers, inputs, hidden0, memory0)

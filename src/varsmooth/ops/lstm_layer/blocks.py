@@ -11,8 +11,18 @@ from varsmooth.ops.backend import kernels_for
 
 HELD_BYTES_PER_THREAD = 512
 """Half of a thread's 255 registers may hold weights; the rest is for states, sums and addresses."""
-SHARED_BYTES = 128 * 1024
-LARGEST_WIDTH = 1024
+SHARED_RESERVE = 1024
+"""Bytes of shared memory that CUDA keeps of each program's."""
+LARGEST_WIDTH = {torch.bfloat16: 1024, torch.float32: 256}
+"""Wider layers in fp32 do not fit into registers, and cuDNN is faster."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What programs have to share: processors, and the bytes of shared memory that one program may have."""
+
+    processors: int
+    shared: int
 
 
 @dataclass(frozen=True)
@@ -21,28 +31,31 @@ class Blocks:
 
     rows: int
     units: int
-    warps: int
+    warps: int = 8
 
     def groups(self, batch: int) -> int:
         return -(-batch // self.rows)
 
+    def unit_blocks(self, width: int) -> int:
+        return -(-width // self.units)
+
     def programs(self, batch: int, width: int) -> int:
-        return self.groups(batch) * -(-width // self.units)
+        return self.groups(batch) * self.unit_blocks(width)
 
     def splits(self, width: int) -> int:
         return min(self.warps, padded(width) // 32)
 
-    def fit(self, batch: int, width: int, item: int, processors: int) -> bool:
+    def fit(self, batch: int, width: int, item: int, gpu: Gpu) -> bool:
         """Whether all programs can run at once, one on each processor, with their weights in registers."""
         held = 4 * self.units * padded(width) * item
         sums = self.splits(width) * 4 * self.units * self.rows * 4
-        on_chip = held <= HELD_BYTES_PER_THREAD * 32 * self.warps and max(held, sums) <= SHARED_BYTES
-        return on_chip and self.programs(batch, width) <= processors
+        # The weights pass through shared memory on their way into registers, the sums at every step.
+        on_chip = held <= HELD_BYTES_PER_THREAD * 32 * self.warps and max(held, sums) + SHARED_RESERVE <= gpu.shared
+        return on_chip and self.programs(batch, width) <= gpu.processors
 
 
-FORWARD = [Blocks(16, 16, 4), Blocks(16, 16, 8), Blocks(32, 16, 8)]
-BACKWARD = [Blocks(16, 16, 8), Blocks(32, 16, 8)]
-"""In the order of preference: small blocks have the shortest steps."""
+CHOICES = [Blocks(8, 32), Blocks(16, 16), Blocks(16, 32), Blocks(32, 16)]
+"""In the order of preference: few rows have the shortest steps, and many units the least to read at each."""
 
 
 def padded(width: int) -> int:
@@ -50,22 +63,19 @@ def padded(width: int) -> int:
     return max(32, 1 << (width - 1).bit_length())
 
 
-def choose(batch: int, width: int, item: int, processors: int) -> tuple[Blocks, Blocks] | None:
-    """Return the blocks of the forward and the backward program, or None where no choice fits on the GPU at once."""
-    fitting = [[blocks for blocks in choices if blocks.fit(batch, width, item, processors)] for choices in (FORWARD, BACKWARD)]
-    return (fitting[0][0], fitting[1][0]) if all(fitting) else None
+def choose(batch: int, width: int, item: int, gpu: Gpu) -> Blocks | None:
+    """Return the blocks of both programs, or None where no choice fits on the GPU at once."""
+    return next((blocks for blocks in CHOICES if blocks.fit(batch, width, item, gpu)), None)
 
 
-def processors_of(tensor: Tensor) -> int:
-    return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
+def gpu_of(tensor: Tensor) -> Gpu:
+    properties = torch.cuda.get_device_properties(tensor.device)
+    return Gpu(properties.multi_processor_count, properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
-def supported(projected: Tensor, weight: Tensor) -> bool:
-    """Whether ``lstm_layer`` runs as kernels on these tensors."""
-    _, batch, columns = projected.shape
-    width = columns // 4
-    if not kernels_for(projected) or projected.dtype not in (torch.bfloat16, torch.float32) or weight.dtype != projected.dtype:
+def supported(weight: Tensor, batch: int) -> bool:
+    """Whether a layer with this recurrent matrix [4 * H, H] runs as kernels on ``batch`` sequences."""
+    width = weight.shape[1]
+    if not kernels_for(weight) or width % 16 or width > LARGEST_WIDTH.get(weight.dtype, 0):
         return False
-    if width % 16 or width > LARGEST_WIDTH:
-        return False
-    return choose(batch, width, projected.element_size(), processors_of(projected)) is not None
+    return choose(batch, width, weight.element_size(), gpu_of(weight)) is not None

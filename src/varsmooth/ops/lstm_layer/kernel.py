@@ -1,100 +1,146 @@
-"""One LSTM layer as two persistent kernels, each holding its part of the recurrent matrix on chip for the whole window."""
+"""Layers of an LSTM as two persistent kernels each, which hold the recurrent matrix on chip for the whole window."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from torch.nn import functional as F
 
-from varsmooth.ops.lstm_layer.blocks import Blocks, choose, padded, processors_of
-from varsmooth.ops.lstm_layer.programs import backward_program, forward_program
+from varsmooth.ops.lstm_layer.backward import backward_program
+from varsmooth.ops.lstm_layer.blocks import Blocks, choose, gpu_of, padded
+from varsmooth.ops.lstm_layer.forward import forward_program
+from varsmooth.ops.lstm_layer.reference import Weights
 
 INTERPRETED = not isinstance(forward_program, triton.JITFunction)
 
 
-def lstm_layer(
-    projected: Tensor, weight: Tensor, hidden0: Tensor, memory0: Tensor, blocks: tuple[Blocks, Blocks] | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return hidden [T, B, H] and the last memory [B, H] in fp32; ``blocks`` (forward, backward) are for tests and timing."""
-    _, batch, columns = projected.shape
+class State(NamedTuple):
+    """Hidden and memory of one layer [B, H], or of all [layers, B, H]."""
+
+    hidden: Tensor
+    memory: Tensor
+
+    def of_layer(self, number: int) -> State:
+        return State(self.hidden[number], self.memory[number])
+
+
+class Plan(NamedTuple):
+    """What a layer's two kernels need beside their inputs."""
+
+    blocks: Blocks
+    came_in: State
+    goes_out: State
+    """Filled by the forward kernel, in fp32"""
+    counters: Tensor
+    """Zeros [2, places]: for the forward and the backward kernel"""
+
+
+def lstm_layers(
+    layers: Sequence[Weights], inputs: Tensor, hidden0: Tensor, memory0: Tensor, blocks: Blocks | None = None
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """See ``varsmooth.ops.lstm_layer``; ``blocks`` are for tests and timing."""
+    steps, batch, _ = inputs.shape
+    width = layers[0].hh.shape[1]
     if blocks is None:
-        blocks = choose(batch, columns // 4, projected.element_size(), processors_of(projected))
+        blocks = choose(batch, width, inputs.element_size(), gpu_of(inputs))
     if blocks is None:
-        raise ValueError(f"an LSTM layer of {columns // 4} units and {batch} sequences does not fit on the GPU at once")
-    if torch.is_grad_enabled() and (projected.requires_grad or weight.requires_grad):
-        hidden, memory = _Layer.apply(projected, weight, hidden0, memory0, blocks)
-        return hidden, memory
-    hidden, memory, _ = run_forward(projected, weight, hidden0, memory0, blocks[0], save=False)
-    return hidden[1:], memory[-1]
+        raise ValueError(f"an LSTM layer of {width} units and {batch} sequences does not fit on the GPU at once")
+    came_in = State(hidden0.detach().contiguous(), memory0.detach().float().contiguous())
+    final = State(torch.empty_like(came_in.memory), torch.empty_like(came_in.memory))
+    counters = new_counters(blocks, steps, batch, width, len(layers), inputs.device)
+    for number, weights in enumerate(layers):
+        plan = Plan(blocks, came_in.of_layer(number), final.of_layer(number), counters[number])
+        inputs = _run_layer(inputs, weights, plan)
+    return inputs, final
+
+
+def _run_layer(inputs: Tensor, weights: Weights, plan: Plan) -> Tensor:
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (inputs, *weights)):
+        outputs: Tensor = _Layer.apply(inputs, *weights, plan)
+        return outputs
+    return run_forward(F.linear(inputs, weights.ih, weights.bias), weights.hh, plan, save=False)[0][1:]
 
 
 class _Layer(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, projected: Tensor, weight: Tensor, hidden0: Tensor, memory0: Tensor, blocks: tuple[Blocks, Blocks]
-    ) -> tuple[Tensor, Tensor]:
-        hidden, memory, gates = run_forward(projected, weight, hidden0, memory0, blocks[0], save=True)
-        ctx.save_for_backward(weight, hidden, memory0, memory, gates)
-        ctx.blocks = blocks[1]
-        last = memory[-1]
-        ctx.mark_non_differentiable(last)
-        return hidden[1:], last
+    def forward(ctx: Any, inputs: Tensor, ih: Tensor, hh: Tensor, bias: Tensor, plan: Plan) -> Tensor:
+        hidden, memory, gates = run_forward(F.linear(inputs, ih, bias), hh, plan, save=True)
+        ctx.save_for_backward(inputs, ih, hh, plan.came_in.memory, hidden, memory, gates)
+        ctx.blocks, ctx.counters, ctx.counted = plan.blocks, plan.counters[1], False
+        return hidden[1:]
 
     @staticmethod
-    def backward(ctx: Any, grad_hidden: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        weight, hidden, memory0, memory, gates = ctx.saved_tensors
-        grad_projected = run_backward(grad_hidden, weight, memory0, memory, gates, ctx.blocks)
-        grad_weight = None
-        if ctx.needs_input_grad[1]:
+    def backward(ctx: Any, grad_hidden: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, ih, hh, memory0, hidden, memory, gates = ctx.saved_tensors
+        # A run uses its counters up; another one, through a graph that was retained, needs its own.
+        counters = torch.zeros_like(ctx.counters) if ctx.counted else ctx.counters
+        ctx.counted = True
+        grad_gates, grad_bias = run_backward(grad_hidden, hh, memory0, memory, gates, ctx.blocks, counters)
+        by_column = grad_gates.flatten(0, 1).t()
+        wanted = ctx.needs_input_grad
+        return (
+            grad_gates @ ih if wanted[0] else None,
+            by_column @ inputs.flatten(0, 1) if wanted[1] else None,
             # The hidden states before each step: one product for the whole window.
-            grad_weight = grad_projected.flatten(0, 1).t() @ hidden[:-1].flatten(0, 1)
-        return grad_projected, grad_weight, None, None, None
+            by_column @ hidden[:-1].flatten(0, 1) if wanted[2] else None,
+            grad_bias if wanted[3] else None,
+            None,
+        )
 
 
-def run_forward(
-    projected: Tensor, weight: Tensor, hidden0: Tensor, memory0: Tensor, blocks: Blocks, *, save: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def run_forward(projected: Tensor, hh: Tensor, plan: Plan, *, save: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return hidden [T + 1, B, H], the carried state first, memory [T, B, H], and gates [T, B, 4 * H] (none without save)."""
     steps, batch, columns = projected.shape
-    width = columns // 4
-    projected, weight, memory0 = projected.detach().contiguous(), weight.detach().contiguous(), memory0.detach()
+    width, blocks = columns // 4, plan.blocks
     hidden = projected.new_empty(steps + 1, batch, width)
     memory = projected.new_empty(steps, batch, width, dtype=torch.float32)
     gates = projected.new_empty((steps, batch, columns) if save else (0,))
-    state = hidden0.detach().to(projected.dtype).contiguous(), memory0.float().contiguous()
-    tensors = (projected, weight, *state, hidden, memory, gates, _counters(projected, blocks))
-    for first, last in _ranges(steps):
+    inputs = (projected.detach().contiguous(), hh.detach().contiguous(), *plan.came_in)
+    tensors = (*inputs, hidden, memory, gates, *plan.goes_out, plan.counters[0])
+    for first, last in _forward_ranges(steps):
         forward_program[(blocks.programs(batch, width),)](
             *tensors, first, last, steps, batch, **_tiles(blocks, projected, width), SAVE=save, **_launch(blocks)
         )
     return hidden, memory, gates
 
 
-def run_backward(grad_hidden: Tensor, weight: Tensor, memory0: Tensor, memory: Tensor, gates: Tensor, blocks: Blocks) -> Tensor:
-    """Return the gradient of ``projected``."""
+def run_backward(
+    grad_hidden: Tensor, hh: Tensor, memory0: Tensor, memory: Tensor, gates: Tensor, blocks: Blocks, counters: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the projected inputs and of the bias."""
     steps, batch, width = grad_hidden.shape
-    grad_projected = torch.empty_like(gates)
-    carry = memory.new_empty(batch, width)
-    inputs = (grad_hidden.contiguous(), weight.detach().contiguous(), memory0.detach().float().contiguous(), memory, gates)
-    tensors = (*inputs, grad_projected, carry, _counters(gates, blocks))
-    for first, last in reversed(_ranges(steps)):
+    grad_gates, grad_bias = torch.empty_like(gates), gates.new_empty(4 * width)
+    carry, bias_sums = memory.new_empty(batch, width), memory.new_empty(blocks.groups(batch), 4 * width)
+    inputs = (grad_hidden.contiguous(), hh.detach().contiguous(), memory0, memory, gates)
+    tensors = (*inputs, grad_gates, grad_bias, carry, bias_sums, counters)
+    groups = triton.next_power_of_2(blocks.groups(batch))
+    for first, last in _backward_ranges(steps):
         backward_program[(blocks.programs(batch, width),)](
-            *tensors, first, last, steps, batch, **_tiles(blocks, gates, width), **_launch(blocks)
+            *tensors, first, last, steps, batch, **_tiles(blocks, gates, width), GROUPS=groups, **_launch(blocks)
         )
-    return grad_projected
+    return grad_gates, grad_bias
 
 
-def _ranges(steps: int) -> list[tuple[int, int]]:
-    """One launch for the whole window; the interpreter, whose programs run one after another, needs a launch for each step."""
-    return [(step, step + 1) for step in range(steps)] if INTERPRETED else [(0, steps)]
+def new_counters(blocks: Blocks, steps: int, batch: int, width: int, layers: int, device: torch.device) -> Tensor:
+    """For each group of sequences and each state, how many programs have done it; then for each unit block, how many groups."""
+    places = blocks.groups(batch) * (steps + 1) + blocks.unit_blocks(width)
+    return torch.zeros(layers, 2, places, dtype=torch.int32, device=device)
 
 
-def _counters(window: Tensor, blocks: Blocks) -> Tensor:
-    """For each group of sequences and each step, how many of the group's programs have done it."""
-    steps, batch, _ = window.shape
-    return torch.zeros(blocks.groups(batch), steps, dtype=torch.int32, device=window.device)
+def _forward_ranges(steps: int) -> list[tuple[int, int]]:
+    """One launch for the whole window, step -1 being the carried state.
+
+    The interpreter, whose programs run one after another, needs a launch for each step.
+    """
+    return [(step, step + 1) for step in range(-1, steps)] if INTERPRETED else [(-1, steps)]
+
+
+def _backward_ranges(steps: int) -> list[tuple[int, int]]:
+    return [(step, step + 1) for step in reversed(range(steps))] if INTERPRETED else [(0, steps)]
 
 
 def _tiles(blocks: Blocks, window: Tensor, width: int) -> dict[str, Any]:

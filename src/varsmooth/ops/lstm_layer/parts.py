@@ -1,4 +1,24 @@
-"""What both programs of an LSTM layer are made of."""
+"""What both persistent programs of an LSTM layer are made of.
+
+A program owns BU units of BM sequences and does all time steps. The programs of one group of sequences need each other's
+results at every step, and exchange them through global memory, with one counter for each group and step:
+
+- A program writes its results, all its threads meet at a barrier, and one of them adds 1 with release order at GPU scope. The
+  barrier puts the writes of all threads before that addition, and release order makes them visible to whoever sees it.
+- Each thread that will read spins by itself, with acquire order at GPU scope, until it sees the additions of all programs of
+  the group, and only then loads. What it saw was made by a chain of atomic additions, so it synchronises with every one of
+  them. The loads go to L2 (".cg"), which all processors share; every step has its own addresses, so nothing is written twice.
+- Counters start at zero and only grow, one for each step, so a fast program cannot take a slow one's place.
+
+All programs must run at once, or those that wait would keep out those that are waited for: hence the cooperative launch.
+
+The contraction is split over the warps, and each warp keeps its part of the weights in registers. The order of a contraction
+is free, so long as both sides agree: it is chosen such that the 8 values (16 bytes) that a thread loads in one go are those
+that it has to hold as the right side of the tensor cores' product (m16n8k16, where a thread of lane ``l`` holds the values
+``2 * (l % 4) + {0, 1, 8, 9}`` of row ``l // 4``). Within 32 values, place ``(step, half, l % 4, pair)`` of the contraction is
+value ``(l % 4, step, half, pair)`` in memory, all but ``l % 4`` counted by twos. So the states go from memory straight to the
+tensor cores, eight sequences at a time.
+"""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
@@ -6,6 +26,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+SIZES = ["first_step", "last_step", "steps", "batch"]
+"""Arguments that no kernel is compiled anew for."""
 
 
 @triton.jit
@@ -133,3 +156,20 @@ def eight_gradients(gradients, offsets, mask, SPLITS: tl.constexpr, CHUNK: tl.co
 def over_gates(product, SPLITS: tl.constexpr, BU: tl.constexpr):
     """[4 * SPLITS, BU, 8] -> [SPLITS, BU, 8]."""
     return tl.sum(tl.reshape(product, (4, SPLITS, BU, 8)), axis=0)
+
+
+@triton.jit
+def over_groups(
+    sums, total, counter, block, groups, H: tl.constexpr, BU: tl.constexpr, GROUPS: tl.constexpr, INTERPRETED: tl.constexpr
+):
+    """Add up the groups' sums [groups, 4 * H] of a program's units: done by whichever group's program comes last."""
+    tl.debug_barrier()
+    if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == groups - 1:
+        column = tl.arange(0, 4 * BU)[None, :]
+        unit = block * BU + column % BU
+        place = (column // BU) * H + unit
+        group = tl.arange(0, GROUPS)[:, None]
+        there = (group < groups) & (unit < H)
+        found = tl.sum(tl.load(sums + group * (4 * H) + place, mask=there, other=0.0, cache_modifier=".cg"), axis=0)
+        found = tl.reshape(rounded(found, total.dtype.element_ty, INTERPRETED), (1, 4 * BU))
+        tl.store(total + place, found, mask=unit < H)

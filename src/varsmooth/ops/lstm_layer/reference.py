@@ -1,19 +1,42 @@
-"""One LSTM layer as a plain loop over time: the definition, and the CPU path."""
+"""Layers of an LSTM as a plain loop over time: the definition, and the CPU path."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
-def lstm_layer(projected: Tensor, weight: Tensor, hidden0: Tensor, memory0: Tensor) -> tuple[Tensor, Tensor]:
-    """Return hidden [T, B, H] and the last memory [B, H] in fp32; the gates are torch's, in the order i, f, g, o."""
-    hidden, memory = hidden0.detach().to(projected.dtype), memory0.detach().to(_at_least_float(projected))
+class Weights(NamedTuple):
+    """One layer: ``ih`` [4 * H, inputs], ``hh`` [4 * H, H] and ``bias`` [4 * H], the gates in torch's order i, f, g, o."""
+
+    ih: Tensor
+    hh: Tensor
+    bias: Tensor
+
+
+def lstm_layers(
+    layers: Sequence[Weights], inputs: Tensor, hidden0: Tensor, memory0: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """See ``varsmooth.ops.lstm_layer``."""
+    finals = []
+    for weights, hidden, memory in zip(layers, hidden0.detach(), memory0.detach(), strict=True):
+        inputs, final_memory = _layer(weights, inputs, hidden.to(inputs.dtype), memory.to(_at_least_float(inputs)))
+        finals.append((inputs[-1].detach().to(final_memory.dtype), final_memory.detach()))
+    last_hidden, last_memory = (torch.stack(parts) for parts in zip(*finals, strict=True))
+    return inputs, (last_hidden, last_memory)
+
+
+def _layer(weights: Weights, inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     outputs = []
-    for step in projected:
-        hidden, memory = _step(step.to(memory.dtype) + (hidden @ weight.t()).to(memory.dtype), memory, projected.dtype)
+    for projected in F.linear(inputs, weights.ih, weights.bias):
+        gates = projected.to(memory.dtype) + (hidden @ weights.hh.t()).to(memory.dtype)
+        hidden, memory = _step(gates, memory, inputs.dtype)
         outputs.append(hidden)
-    return torch.stack(outputs), memory.detach()
+    return torch.stack(outputs), memory
 
 
 def _at_least_float(tensor: Tensor) -> torch.dtype:
