@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replace ``path`` by ``data``: a crash at any moment leaves the old file or the new one, never a mixture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -18,7 +18,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~UMASK)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -45,3 +45,7 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+# Read once: to read it is to change it for a moment, and files are written by several threads.
+UMASK = _umask()

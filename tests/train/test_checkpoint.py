@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from varsmooth.errors import InputError
-from varsmooth.train import checkpoint
+from varsmooth.train import checkpoint, sealed
 from varsmooth.train.checkpoint import (
     DiskFullError,
     RunFolder,
@@ -26,6 +26,7 @@ from varsmooth.train.checkpoint import (
     save_model,
     save_state,
 )
+from varsmooth.train.sealed import Snapshot
 
 META = {"best": math.inf, "loss": 0.1 + 0.2, "epoch": 3, "words": "naïve \U0001f600", "nested": {"a": [1, None, True]}}
 
@@ -126,6 +127,17 @@ def test_saving_a_step_again_replaces_it(folder: RunFolder) -> None:
     assert state is not None
     assert state.meta == {"try": 2}
     assert state_names(folder) == ["state-00000001.safetensors"]
+
+
+def test_memory_used_again_makes_the_same_file() -> None:
+    now = {**tensors(2), "large": torch.arange(2000.0)}
+    fresh = Snapshot("format", now, {"meta": META})
+    for earlier in ({"w": torch.ones(5)}, {"w": torch.ones(5000)}, now):
+        used = Snapshot("other", earlier, {"a": "long" * 10})
+        again = Snapshot("format", now, {"meta": META}, used.buffer)
+        assert bytes(again.sealed()) == bytes(fresh.sealed())
+    assert again.buffer is used.buffer
+    assert bytes(again.sealed()) == bytes(again.sealed()), "sealing twice changes nothing"
 
 
 def test_a_bit_flip_in_any_byte_is_found(tmp_path: Path) -> None:
@@ -378,11 +390,11 @@ def test_foreign_files_are_refused_and_nothing_in_them_runs(tmp_path: Path, monk
     ],
 )
 def test_a_forged_file_with_a_right_digest_is_refused_in_one_line(tmp_path: Path, header: bytes) -> None:
-    body = checkpoint.BEFORE_DIGEST + checkpoint.NO_DIGEST + header
+    body = sealed.BEFORE_DIGEST + sealed.NO_DIGEST + header
     data = len(body).to_bytes(8, "little") + body + b"\0" * 4
     digest = hashlib.sha256(data).hexdigest().encode()
     path = tmp_path / "model.safetensors"
-    path.write_bytes(data[: checkpoint.DIGEST_START] + digest + data[checkpoint.DIGEST_END :])
+    path.write_bytes(data[: sealed.DIGEST_START] + digest + data[sealed.DIGEST_END :])
     with pytest.raises(InputError, match=r"was not written by varsmooth|has format 3"):
         load_model(path)
 

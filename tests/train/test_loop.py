@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import signal
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from safetensors.torch import load_file
 from networks_for_tests import tiny_config, tiny_trainer
 from varsmooth import InputError, LanguageModel
 from varsmooth.config import Config
-from varsmooth.experiment import Reporting, start_run
+from varsmooth.experiment import Reporting, Session, new_run, start_run
+from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
-from varsmooth.train.loop import Interruptions, Outcome, fit
+from varsmooth.train.loop import Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.trainer import Trainer
+from varsmooth.train.writer import Writer
 
 QUIET = Reporting(Console(quiet=True))
 
@@ -26,19 +30,38 @@ class Silent:
     def evaluated(self, metrics: dict[str, Any]) -> None: ...
 
 
-def fitted(config: Config, tmp_path: Path, perplexities: list[float]) -> tuple[Trainer, Outcome, list[int], RunFolder]:
+def given(perplexity: float) -> Generator[None, None, float]:
+    yield from ()
+    return perplexity
+
+
+def fitted(
+    config: Config,
+    tmp_path: Path,
+    perplexities: list[float],
+    interruptions: Interruptions | None = None,
+    after_step: Callable[[Trainer], None] | None = None,
+) -> tuple[Trainer, Outcome, list[int], RunFolder]:
     """Train with made-up development perplexities; also return the steps at which a best model was saved."""
     trainer, left, saved = tiny_trainer(config), list(perplexities), []
-    with RunFolder.create(tmp_path / "run") as folder:
-        outcome = fit(
+    with RunFolder.create(tmp_path / "run") as folder, Writer(folder) as writer:
+        steps = fit(
             trainer,
             folder,
-            validate=lambda: left.pop(0),
+            writer,
+            validate=lambda: given(left.pop(0)),
             save_best=lambda: saved.append(trainer.progress.step),
-            interruptions=Interruptions(),
+            interruptions=interruptions or Interruptions(),
             display=Silent(),
         )
-    return trainer, outcome, saved, folder
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return trainer, end.value, saved, folder
+            writer.flush()  # so that no state is left out
+            if after_step:
+                after_step(trainer)
 
 
 def test_early_stopping(tmp_path):
@@ -63,6 +86,81 @@ def test_an_evaluation_comes_once_per_epoch_unless_told_otherwise(tmp_path):
     trainer, *_, folder = fitted(tiny_config("vanilla", "train.steps=45"), tmp_path, [5] * 10)
     per_epoch = trainer.steps_per_epoch
     assert [line["step"] for line in folder.read_metrics()] == [*range(per_epoch, 45, per_epoch), 45]
+
+
+def test_a_noted_signal_ends_training_before_another_step(tmp_path):
+    interruptions = Interruptions()
+
+    def after_step(trainer: Trainer) -> None:
+        if trainer.progress.step == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    with interruptions:
+        trainer, outcome, _, folder = fitted(tiny_config("vanilla", "train.steps=9"), tmp_path, [5], interruptions, after_step)
+    assert (outcome, trainer.progress.step) == (Outcome("signal", signal.SIGTERM), 4)
+    assert [path.name for path in folder.state_paths()] == ["state-00000004.safetensors"]
+
+
+def test_work_of_which_nothing_is_kept_is_left_at_once():
+    with Interruptions() as interruptions:
+        with pytest.raises(Interrupted) as left, interruptions.at_once():
+            signal.raise_signal(signal.SIGINT)
+        assert left.value.signal == signal.SIGINT
+        signal.raise_signal(signal.SIGTERM)  # only noted now
+        with pytest.raises(Interrupted), interruptions.at_once():
+            pytest.fail("began although a signal was waiting")
+
+
+def test_a_run_gives_way_after_every_step_and_before_its_first(tmp_path):
+    config = tiny_config("vanilla", "train.steps=5", "data.max_tokens=400")
+    steps = new_run(config, tmp_path / "run", Session(Screen(QUIET.console)))
+    counted = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            record = end.value
+            break
+        counted += 1
+    assert counted == 1 + 5 + len(record["results"]), "once built, after each step, after each final evaluation"
+    assert record["status"] == "finished"
+
+
+def test_out_of_memory_is_a_line_and_a_failed_run(tmp_path, monkeypatch):
+    def exhausted(self: Trainer) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Trainer, "step", exhausted)
+    with pytest.raises(InputError, match="out of GPU memory: train fewer runs at once"):
+        start_run(tiny_config("vanilla", "data.max_tokens=400"), tmp_path / "run", QUIET)
+    record = RunFolder(tmp_path / "run").read_record()
+    assert (record["status"], record["stopped_because"]) == ("failed", "out of memory")
+
+
+def test_an_error_of_the_program_is_recorded_and_not_hidden(tmp_path, monkeypatch):
+    def broken(self: Trainer) -> Any:
+        raise RuntimeError("a\nbug")
+
+    monkeypatch.setattr(Trainer, "step", broken)
+    with pytest.raises(RuntimeError):
+        start_run(tiny_config("vanilla", "data.max_tokens=400"), tmp_path / "run", QUIET)
+    record = RunFolder(tmp_path / "run").read_record()
+    assert (record["status"], record["stopped_because"], record["reason"]) == ("failed", "error", "RuntimeError: a bug")
+
+
+def test_the_threads_of_a_run_are_its_own(tmp_path, monkeypatch):
+    used, step = set(), Trainer.step
+
+    def watched(self: Trainer) -> Any:
+        used.add(torch.get_num_threads())
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", watched)
+    monkeypatch.setattr("varsmooth.experiment.run.final_results", lambda *_: iter(()))
+    before = torch.get_num_threads()
+    start_run(tiny_config("vanilla", "train.threads=2", "train.steps=2", "data.max_tokens=400"), tmp_path / "run", QUIET)
+    assert (used, torch.get_num_threads()) == ({2}, before)
+    assert RunFolder(tmp_path / "run").read_record()["hardware"]["threads"] == 2
 
 
 def test_a_failed_run_keeps_its_best_model_its_states_and_its_metrics(tmp_path, monkeypatch):

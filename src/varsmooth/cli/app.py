@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
@@ -27,6 +28,8 @@ errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emo
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and leave with its status: 0, 2 for bad input, 128 + n after signal n."""
+    # Of no use to anyone: torch warns when autograd's thread meets cuBLAS before it has a context, and then makes one.
+    warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
     try:
         status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value", console=Console())
     except CycloptsError as error:

@@ -11,67 +11,96 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.fleets import parse_trials, report_fleet
 from varsmooth.config import override
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
+from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe, recipe_names
 
 
 @app.command
 def train(
     *,
-    recipe: str = "vanilla",
+    recipe: str | None = None,
+    fleet: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
     data: str | None = None,
     out: Path | None = None,
     resume: Path | None = None,
     seed: int | None = None,
+    seeds: str | None = None,
+    at_once: int | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     tensorboard: Annotated[bool, Parameter(negative="")] = False,
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
-    """Train a language model.
+    """Train a language model, or a fleet of them in one process.
 
-    The run goes into a folder of its own, which keeps the best model, the metrics, and the state to continue from. Stop it at
+    A run goes into a folder of its own, which keeps the best model, the metrics, and the state to continue from. Stop it at
     any time with Ctrl-C; `--resume` goes on bit for bit.
+
+    A fleet makes such a folder for every recipe and seed. Its runs end, fail and are saved each on its own. The exit status
+    is 0, 1 where a run of a fleet failed, 2 for bad input, and 128 + n after signal n.
 
     Examples:
 
         varsmooth train --data python --recipe smoothing-kneser-ney/small --out runs/kn
         varsmooth train --data my-text/ --recipe element-kneser-ney/small --out runs/mine --set train.lr=0.004
         varsmooth train --resume runs/mine
+        varsmooth train --fleet vanilla/ptb-512 element-kneser-ney/ptb-512 --seeds 1,2,3 --out runs/ptb
+        varsmooth train --fleet trials.json --out runs/trials
+        varsmooth train --resume runs/trials
 
     Parameters
     ----------
     recipe
-        A named recipe (`varsmooth recipes` lists them) or a TOML file of your own.
+        A named recipe (`varsmooth recipes` lists them) or a TOML file of your own; the default is vanilla.
+    fleet
+        Instead of --recipe: one or more recipes, or one .json file with a list of trials such as
+        [{"name": "kn-2", "recipe": "smoothing-kneser-ney/ptb-512", "set": {"train.lr": 0.002}, "seed": 2, "data": "ptb"}],
+        where recipe alone is needed. What the command line sets goes for every trial.
     data
         A data set's name (`varsmooth data list`) or a folder with train.txt, valid.txt and test.txt.
     out
-        The folder to make for the run.
+        The folder to make for the run; for a fleet the folder of its runs, which are called RECIPE-seedN or as the file says.
     resume
-        Continue this run instead of starting one.
+        Continue this run, or every run of this fleet that has not finished, instead of starting one.
     seed
         The same as `--set train.seed=...`.
+    seeds
+        For a fleet: train every recipe with each of these, as in 1,2,3.
+    at_once
+        For a fleet: how many runs train at the same time; 8 on a GPU and 1 on the CPU unless given.
     set_
         Override a configuration key, as in `train.lr=0.004`; may be given more than once.
     tensorboard
         Also log to RUN/tensorboard (needs the `log` extra).
     json_
-        Print the run's record as JSON when it ends; progress goes to standard error.
+        Print the run's record as JSON when it ends, or a fleet's as a list; progress goes to standard error.
     """
     reporting = Reporting(errors if json_ else Console(), tensorboard)
+    settings = [*([f"data.name={json.dumps(data)}"] if data else []), *(set_ or [])]
     if resume is not None:
-        if out is not None or set_ or data or seed is not None:
-            raise InputError("--resume takes everything from the run: leave out --out, --data, --seed and --set")
-        record, folder = resume_run(resume, reporting), resume
-    else:
-        if out is None:
-            raise InputError("--out is missing: name the folder to make for the run, such as --out runs/first")
-        config = override(load_recipe(recipe), [*([f"data.name={json.dumps(data)}"] if data else []), *(set_ or [])])
-        if seed is not None:
-            config = override(config, [f"train.seed={seed}"])
-        record, folder = start_run(config, out, reporting), out
-    return _report(record, folder, reporting.console, json_)
+        if out is not None or settings or seed is not None or recipe or fleet or seeds:
+            raise InputError(
+                "--resume takes everything from the run: leave out --out, --data, --recipe, --fleet, --seed, --seeds and --set"
+            )
+        if is_fleet(resume):
+            return report_fleet(resume_fleet(resume, reporting, at_once), resume, at_once, reporting.console, json_)
+        _refuse_fleet_options(seeds, at_once)
+        return _report(resume_run(resume, reporting), resume, reporting.console, json_)
+    if out is None:
+        raise InputError("--out is missing: name the folder to make for the run, such as --out runs/first")
+    if fleet is not None:
+        if recipe or seed is not None:
+            raise InputError("--fleet names its recipes and takes --seeds: leave out --recipe and --seed")
+        trials = parse_trials(fleet, seeds, settings)
+        return report_fleet(start_fleet(trials, out, reporting, at_once), out, at_once, reporting.console, json_)
+    _refuse_fleet_options(seeds, at_once)
+    config = override(load_recipe(recipe or "vanilla"), settings)
+    if seed is not None:
+        config = override(config, [f"train.seed={seed}"])
+    return _report(start_run(config, out, reporting), out, reporting.console, json_)
 
 
 @app.command
@@ -84,6 +113,12 @@ def recipes() -> None:
     """
     for name in recipe_names():
         print(name)
+
+
+def _refuse_fleet_options(seeds: str | None, at_once: int | None) -> None:
+    for flag, value in (("--seeds", seeds), ("--at-once", at_once)):
+        if value is not None:
+            raise InputError(f"{flag} is for a fleet: give --fleet with it, or leave it out")
 
 
 def _report(record: dict[str, Any], folder: Path, console: Console, as_json: bool) -> int:

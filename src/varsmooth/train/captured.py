@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -36,6 +38,19 @@ class Captured(Generic[Result]):
         # On a stream of its own: cuBLAS keeps a workspace per stream, and graphs that share one cannot run side by side.
         # Other threads may go on using the card; this one does nothing but the step.
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self.result = self.step()
         self.graph = graph
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now and not within: a graph that has had its day, freed during a capture, would spoil it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,25 +1,18 @@
-"""Saving weights and training states so that damage is found and nothing is lost.
-
-A file is plain safetensors. Its metadata hold one JSON object (one key, because safetensors writes several in random order):
-the format, what the writer wants to remember, and the SHA-256 of the whole file as it is with 64 zeros in the digest's place.
-"""
+"""Saving weights and training states so that damage is found and nothing is lost."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
 from varsmooth.train.folder import DiskFullError, RunFolder, state_step
+from varsmooth.train.sealed import Snapshot, unsealed
 
 __all__ = [
     "DiskFullError",
@@ -28,19 +21,17 @@ __all__ = [
     "check_tensors",
     "load_latest_state",
     "load_model",
+    "model_snapshot",
     "save_model",
     "save_state",
+    "state_snapshot",
+    "write_model",
+    "write_state",
 ]
 
 STATE_FORMAT = "varsmooth.state.1"
 MODEL_FORMAT = "varsmooth.model.1"
 STATES_KEPT = 2
-METADATA_KEY = "varsmooth"
-NO_DIGEST = b"0" * 64
-BEFORE_DIGEST = rb'{"__metadata__":{"varsmooth":"{\"sha256\": \"'
-"""How every header begins, so that the digest has a fixed place in the file, after eight bytes of length."""
-DIGEST_START = 8 + len(BEFORE_DIGEST)
-DIGEST_END = DIGEST_START + len(NO_DIGEST)
 
 
 @dataclass(frozen=True)
@@ -53,9 +44,19 @@ class State:
 
 
 def save_state(folder: RunFolder, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Save the state at ``step``; older ones go, down to the newest two, once it is completely on disk."""
+    """Save the state at ``step`` here and now."""
+    write_state(folder, step, state_snapshot(step, tensors, meta))
+
+
+def state_snapshot(step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], buffer: Tensor | None = None) -> Snapshot:
+    """Copy what a state file holds, so that it can be written while training goes on."""
+    return Snapshot(STATE_FORMAT, tensors, {"step": step, "meta": dict(meta)}, buffer)
+
+
+def write_state(folder: RunFolder, step: int, snapshot: Snapshot) -> None:
+    """Write the state at ``step``; older ones go, down to the newest two, once it is completely on disk."""
     path = folder.state_path(step)
-    folder.write(path, _sealed(STATE_FORMAT, tensors, {"step": step, "meta": dict(meta)}))
+    folder.write(path, snapshot.sealed())
     folder.write(folder.latest_path, f"{path.name}\n".encode())
     older = [other for other in folder.state_paths() if state_step(other) < step]
     # A later state belongs to a future that was given up as unreadable; counting it would push out a good one.
@@ -86,14 +87,24 @@ def load_latest_state(folder: RunFolder, warn: Callable[[str], None]) -> State |
 
 
 def save_model(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write the weights of a model, and what identifies it, such as the checksums of its vocabulary and configuration."""
+    """Save the weights of a model here and now, and what identifies it: the checksums of its vocabulary and configuration."""
+    write_model(path, model_snapshot(tensors, meta))
+
+
+def model_snapshot(tensors: Mapping[str, Tensor], meta: Mapping[str, Any], buffer: Tensor | None = None) -> Snapshot:
+    """Copy what a model file holds, so that it can be written while training goes on."""
+    return Snapshot(MODEL_FORMAT, tensors, {"meta": dict(meta)}, buffer)
+
+
+def write_model(path: Path, snapshot: Snapshot) -> None:
+    """Write the weights of a model."""
     with RunFolder(path.parent).full_disk_named(path):
-        write_atomically(path, _sealed(MODEL_FORMAT, tensors, {"meta": dict(meta)}))
+        write_atomically(path, snapshot.sealed())
 
 
 def load_model(path: Path, expected: Mapping[str, Any] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a model's tensors and meta; every entry of ``expected`` must be in its meta."""
-    tensors, content = _unsealed(path, MODEL_FORMAT)
+    tensors, content = unsealed(path, MODEL_FORMAT)
     meta = content.get("meta", {})
     for key, value in (expected or {}).items():
         if meta.get(key) != value:
@@ -128,43 +139,7 @@ def _expected_latest(folder: RunFolder) -> Path | None:
 
 
 def _load_state(path: Path) -> State:
-    tensors, content = _unsealed(path, STATE_FORMAT)
+    tensors, content = unsealed(path, STATE_FORMAT)
     if content.get("step") != state_step(path):
         raise InputError(f"{path} holds the state of another step: {content.get('step')}")
     return State(content["step"], tensors, content.get("meta", {}))
-
-
-def _sealed(format_name: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a file whose digest covers all of it."""
-    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    description = json.dumps({"sha256": NO_DIGEST.decode(), "format": format_name, **content})
-    data = safetensors.torch.save(own, {METADATA_KEY: description})
-    if data[8:DIGEST_END] != BEFORE_DIGEST + NO_DIGEST:
-        raise RuntimeError("safetensors no longer writes the metadata first")
-    return data[:DIGEST_START] + hashlib.sha256(data).hexdigest().encode() + data[DIGEST_END:]
-
-
-def _unsealed(path: Path, format_name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a sealed file: nothing in it is interpreted before its digest has been checked."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    if len(data) < DIGEST_END or data[8:DIGEST_START] != BEFORE_DIGEST:
-        raise InputError(f"{path} is cut off, damaged or not a file of varsmooth")
-    if data[DIGEST_START:DIGEST_END] != _digest(data):
-        raise InputError(f"{path} is damaged: its checksum does not match")
-    try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        content = json.loads(header["__metadata__"][METADATA_KEY])
-        if content["format"] != format_name:
-            raise InputError(f"{path} has format {content['format']!r}, and this version of varsmooth reads {format_name!r}")
-        return safetensors.torch.load(data), dict(content)
-    except (safetensors.SafetensorError, KeyError, TypeError, RecursionError, UnicodeDecodeError, json.JSONDecodeError):
-        raise InputError(f"{path} was not written by varsmooth") from None
-
-
-def _digest(data: bytes) -> bytes:
-    digest = hashlib.sha256(data[:DIGEST_START] + NO_DIGEST)
-    digest.update(memoryview(data)[DIGEST_END:])
-    return digest.hexdigest().encode()

@@ -20,7 +20,9 @@ from varsmooth.files import write_atomically
 RECORD_FORMAT = "varsmooth.record.1"
 LOCK = ".lock"
 STATE_NAME = re.compile(r"state-(\d{8,})\.safetensors")
-LEFTOVER = re.compile(r"\.(config\.toml|vocab\.txt|metrics\.jsonl|record\.json|\.latest|[\w-]+\.safetensors)\.\w+\.tmp")
+LEFTOVER = re.compile(
+    r"\.(fleet\.json|config\.toml|vocab\.txt|metrics\.jsonl|record\.json|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
+)
 """A file that a killed process had not finished writing."""
 
 
@@ -104,7 +106,7 @@ class RunFolder:
         found = [path for path in self.path.iterdir() if STATE_NAME.fullmatch(path.name)]
         return sorted(found, key=state_step, reverse=True)
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: bytes | memoryview) -> None:
         """Write one of the run's files atomically; a full disk is a ``DiskFullError`` and leaves the old file."""
         with self.full_disk_named(path):
             write_atomically(path, data)

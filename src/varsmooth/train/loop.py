@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
-from varsmooth.train.checkpoint import save_state
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.lane import settled
 from varsmooth.train.trainer import Trainer
+from varsmooth.train.writer import Writer
 
 Metrics = dict[str, Any]
 
@@ -40,14 +42,11 @@ class Interrupted(Exception):  # noqa: N818, it is no error
 
 
 class Interruptions:
-    """While active, SIGINT and SIGTERM are noted instead of obeyed, so that the step in progress can end and be saved.
+    """While active, SIGINT and SIGTERM are noted instead of obeyed, so that the step in progress can end and be saved."""
 
-    With ``at_once`` they raise ``Interrupted`` where they arrive.
-    """
-
-    def __init__(self, at_once: bool = False) -> None:
-        self.at_once = at_once
+    def __init__(self) -> None:
         self.received: int | None = None
+        self._at_once = False
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -59,49 +58,70 @@ class Interruptions:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """For work of which nothing is kept: a signal raises ``Interrupted`` where it arrives, and so does one noted before."""
+        self._at_once = True
+        try:
+            if self.received is not None:
+                raise Interrupted(self.received)
+            yield
+        finally:
+            self._at_once = False
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.received = number
-        if self.at_once:
+        if self._at_once:
             raise Interrupted(number)
 
 
 def fit(
     trainer: Trainer,
     folder: RunFolder,
+    writer: Writer,
     *,
-    validate: Callable[[], float],
+    validate: Callable[[], Generator[None, None, float]],
     save_best: Callable[[], None],
     interruptions: Interruptions,
     display: Display,
-) -> Outcome:
-    """Train until the steps, the patience or a signal ends it. A state is saved at intervals and at the end."""
+) -> Generator[None, None, Outcome]:
+    """Train until the steps, the patience or a signal ends it, giving way after each step and wherever it would wait for a GPU.
+
+    A state is saved at intervals, unless the one before it still waits for the disk, and at the end.
+    """
     settings, progress = trainer.settings, trainer.progress
     every = settings.eval_every or trainer.steps_per_epoch
+    outcome = Outcome("steps")
     while progress.step < settings.steps:
         if settings.patience and progress.since_best >= settings.patience:
-            _save(trainer, folder)
-            return Outcome("patience")
+            outcome = Outcome("patience")
+            break
         trainer.step()
         display.stepped(progress.step)
         if progress.step % every == 0 or progress.step == settings.steps:
-            display.evaluated(_evaluate(trainer, folder, validate, save_best))
+            display.evaluated((yield from _evaluate(trainer, folder, validate, save_best)))
+        yield
         if interruptions.received is not None:
-            _save(trainer, folder)
-            return Outcome("signal", interruptions.received)
-        if progress.step % settings.save_every == 0:
-            _save(trainer, folder)
-    _save(trainer, folder)
-    return Outcome("steps")
+            outcome = Outcome("signal", interruptions.received)
+            break
+        if progress.step % settings.save_every == 0 and progress.step < settings.steps and not writer.behind:
+            yield from _save(trainer, writer)
+    yield from _save(trainer, writer)
+    writer.flush()
+    return outcome
 
 
-def _evaluate(trainer: Trainer, folder: RunFolder, validate: Callable[[], float], save_best: Callable[[], None]) -> Metrics:
+def _evaluate(
+    trainer: Trainer, folder: RunFolder, validate: Callable[[], Generator[None, None, float]], save_best: Callable[[], None]
+) -> Generator[None, None, Metrics]:
     """Evaluate (the averaged weights, where there are any), keep the best and write a line of metrics."""
+    yield from settled(trainer.device)
     trainer.check_finite()
-    lr = trainer.lr
+    lr, means = trainer.lr, trainer.take_means()
     trainer.swap_average()
     try:
-        perplexity = validate()
+        perplexity = yield from validate()
         if trainer.observe(perplexity):
             save_best()
     finally:
@@ -111,7 +131,7 @@ def _evaluate(trainer: Trainer, folder: RunFolder, validate: Callable[[], float]
         "step": progress.step,
         "epoch": progress.step / trainer.steps_per_epoch,
         "lr": lr,
-        **trainer.take_means(),
+        **means,
         "valid_perplexity": perplexity,
         "best_perplexity": progress.best_perplexity,
     }
@@ -119,6 +139,7 @@ def _evaluate(trainer: Trainer, folder: RunFolder, validate: Callable[[], float]
     return metrics
 
 
-def _save(trainer: Trainer, folder: RunFolder) -> None:
+def _save(trainer: Trainer, writer: Writer) -> Iterator[None]:
+    yield from settled(trainer.device)
     trainer.check_finite()
-    save_state(folder, trainer.progress.step, trainer.tensors(), trainer.meta())
+    writer.state(trainer.progress.step, trainer.tensors(), trainer.meta())

@@ -9,15 +9,15 @@ from varsmooth.model import RecurrentLanguageModel
 from varsmooth.proposal import Proposal
 from varsmooth.text.vocab import Vocab
 from varsmooth.train.build import build_network
-from varsmooth.train.checkpoint import check_tensors, load_model, save_model
+from varsmooth.train.checkpoint import check_tensors, load_model
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.writer import Writer
 from varsmooth.version import VERSION
 
 
-def save_network(folder: RunFolder, network: RecurrentLanguageModel, config: Config, vocab: Vocab, step: int) -> None:
-    """Write the weights and the proposal, which prediction by the mean needs."""
-    meta = {**_identity(config, vocab), "step": step, "version": VERSION}
-    save_model(folder.model_path, _tensors(network), meta)
+def save_network(writer: Writer, network: RecurrentLanguageModel, config: Config, vocab: Vocab, step: int) -> None:
+    """Have the weights written, and the proposal, which prediction by the mean needs."""
+    writer.model(_tensors(network), {**_identity(config, vocab), "step": step, "version": VERSION})
 
 
 def load_network(folder: RunFolder) -> tuple[RecurrentLanguageModel, Config, Vocab]:

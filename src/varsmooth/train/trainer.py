@@ -110,7 +110,7 @@ class Trainer:
         """Take the step at the timetable's cursor, without a word from the host."""
         now, settings = self.timetable.now(), self.settings
         inputs, targets = self.windows.starting_at(now.start)
-        state = tuple(torch._foreach_mul(self.carried, now.keep))
+        state = tuple(part * now.keep for part in self.carried)
         # No cache: in a captured step it would hold on to tensors of the capture.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16", cache_enabled=False):
             loss, state = self.network.loss(inputs, targets, state, DrawKey(settings.seed, now.step))
@@ -119,7 +119,8 @@ class Trainer:
         with torch.no_grad():
             norm, kl = descend(self.descent, gradients, now.lr, now.correction, now.average_step)
             total = tally(self._sums, self._failed_at, nll.detach(), kl, norm, now.step, settings.l2)
-            torch._foreach_copy_(self.carried, state)
+            for kept, part in zip(self.carried, state, strict=True):
+                kept.copy_(part)
             self.timetable.advance()
         return Terms(nll.detach(), kl, total)
 

@@ -1,0 +1,80 @@
+"""varsmooth train, for many runs: its options, and how a fleet's end is told"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from varsmooth.cli.app import errors
+from varsmooth.errors import InputError
+from varsmooth.fleet import FleetOutcome, Trial, read_trials, recipe_trials
+
+FAILED = 1
+
+
+def parse_trials(fleet: list[str], seeds: str | None, settings: list[str]) -> list[Trial]:
+    """Return the trials that ``--fleet`` and ``--seeds`` ask for, over which ``settings`` are put."""
+    if len(fleet) == 1 and fleet[0].endswith(".json"):
+        if seeds is not None:
+            raise InputError(f"--seeds goes with recipes; in {fleet[0]} every trial has its own seed")
+        return read_trials(Path(fleet[0]), settings)
+    return recipe_trials(fleet, parse_seeds(seeds), settings)
+
+
+def parse_seeds(text: str | None) -> list[int]:
+    """Read numbers with commas between them."""
+    if text is None:
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds takes whole numbers with commas between them, such as 1,2,3; got {text!r}") from None
+
+
+def report_fleet(outcome: FleetOutcome, out: Path, at_once: int | None, console: Console, as_json: bool) -> int:
+    """Say how a fleet ended; return the exit status."""
+    if as_json:
+        print(json.dumps(outcome.records))
+    else:
+        console.print(_table(outcome.records))
+    failed = sum(record["status"] == "failed" for record in outcome.records)
+    if outcome.signal is not None:
+        again = shlex.join(["varsmooth", "train", "--resume", str(out), *(["--at-once", str(at_once)] if at_once else [])])
+        errors.print(f"varsmooth: stopped; to go on: {again}")
+        return 128 + outcome.signal
+    if failed:
+        errors.print(f"varsmooth: {failed} of {len(outcome.records)} runs failed; record.json in each one's folder says why")
+        return FAILED
+    return 0
+
+
+def _table(records: list[dict[str, Any]]) -> Table:
+    table = Table(caption="test: by the recipe's own prediction; ms/step: the other runs' turns included")
+    table.add_column("run", overflow="fold")
+    table.add_column("status")
+    for heading in ("best valid", "test", "by", "ms/step"):
+        table.add_column(heading, justify="right")
+    for record in records:
+        test, predict = _test_result(record)
+        best = record.get("best", {}).get("valid_perplexity")
+        figures = (_figure(best), _figure(test), predict, _figure(record.get("ms_per_step")))
+        table.add_row(record["name"], record["status"], *figures)
+    return table
+
+
+def _test_result(record: dict[str, Any]) -> tuple[float | None, str]:
+    """Return the test perplexity by the prediction that the recipe asks for, and which one that is."""
+    predict = record.get("config", {}).get("smoothing", {}).get("predict", "")
+    for found in record.get("results", []):
+        if (found["split"], found["predict"], found["tuned_temperature"]) == ("test", predict, False):
+            return found["perplexity"], predict
+    return None, ""
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

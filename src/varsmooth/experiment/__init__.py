@@ -1,0 +1,24 @@
+"""Runs: one from beginning to end, as something that can be advanced a step at a time."""
+
+from varsmooth.experiment.failures import Record, failure, record_unbuilt
+from varsmooth.experiment.run import Steps, advance, continued_run, new_run, resume_run, start_run
+from varsmooth.experiment.session import Corpora, Reporting, Session, corpus_of, from_anywhere, lane_for, set_threads
+
+__all__ = [
+    "Corpora",
+    "Record",
+    "Reporting",
+    "Session",
+    "Steps",
+    "advance",
+    "continued_run",
+    "corpus_of",
+    "failure",
+    "from_anywhere",
+    "lane_for",
+    "new_run",
+    "record_unbuilt",
+    "resume_run",
+    "set_threads",
+    "start_run",
+]

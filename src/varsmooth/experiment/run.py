@@ -1,0 +1,250 @@
+"""One run from beginning to end: resolve, build, fit, evaluate, record.
+
+A run is a generator that gives way after each step and returns its record: one run is exhausted, a fleet takes turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+
+from varsmooth.config import Config, load_config, to_mapping, to_toml
+from varsmooth.errors import InputError
+from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
+from varsmooth.experiment.failures import NO_MEMORY, Record, failure
+from varsmooth.experiment.results import development_set, final_results
+from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for
+from varsmooth.text import Corpus, Vocab
+from varsmooth.text.counts import Counts
+from varsmooth.train.build import build_network, build_proposal, resolve_device
+from varsmooth.train.checkpoint import load_latest_state
+from varsmooth.train.display import RunDisplay, Screen
+from varsmooth.train.environment import environment
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.lane import Lane, settled
+from varsmooth.train.loop import Interrupted, Interruptions, Outcome, fit
+from varsmooth.train.model_file import save_network
+from varsmooth.train.trainer import NotFiniteError, Trainer
+from varsmooth.train.writer import Writer
+
+Steps: TypeAlias = Generator[None, None, Record]
+"""A run: the first ``next`` builds it, each further one takes a step, and its end carries the record."""
+
+
+def start_run(config: Config, out: Path, reporting: Reporting) -> Record:
+    """Train a new run into the folder ``out`` and return its record."""
+    with Screen(reporting.console) as screen:
+        session = Session(screen, reporting.tensorboard)
+        return _exhausted(new_run(config, out, session), lane_for(config), session.interruptions)
+
+
+def resume_run(run: Path, reporting: Reporting) -> Record:
+    """Go on with a run where its last state left it, bit for bit on the CPU, and return its record."""
+    config = load_config(RunFolder.open(run).config_path)
+    with Screen(reporting.console) as screen:
+        session = Session(screen, reporting.tensorboard)
+        return _exhausted(continued_run(run, session), lane_for(config), session.interruptions)
+
+
+def new_run(config: Config, out: Path, session: Session) -> Steps:
+    """A run that trains into the new folder ``out``; a configuration that cannot be built leaves no folder."""
+    config = from_anywhere(config)
+    corpus = session.corpora.of(config)
+    trainer = _trainer(config, corpus)
+    with RunFolder.create(out) as folder:
+        folder.write(folder.config_path, to_toml(config).encode())
+        corpus.vocab.save(folder.vocab_path)
+        return (yield from _Run(folder, config, corpus, trainer, session).train())
+
+
+def continued_run(run: Path, session: Session) -> Steps:
+    """A run that goes on where its last state left it."""
+    with RunFolder.open(run, lock=True) as folder:
+        config = load_config(folder.config_path)
+        vocab = Vocab.load(folder.vocab_path) if folder.vocab_path.exists() else None
+        corpus = session.corpora.of(config, vocab)
+        trainer = _trainer(config, corpus)
+        record = folder.read_record() if folder.record_path.exists() else {}
+        _refuse_changes(folder, record, config, corpus)
+        corpus.vocab.save(folder.vocab_path)
+        state = load_latest_state(folder, lambda warning: session.screen.say(f"warning: {warning}"))
+        if state is not None:
+            trainer.restore(state.tensors, state.meta)
+        folder.truncate_metrics(trainer.progress.step)
+        seconds = record.get("seconds") or 0.0
+        return (yield from _Run(folder, config, corpus, trainer, session, seconds).train())
+
+
+def advance(steps: Steps) -> Record | None:
+    """Take a step; return the record where the run has come to its end."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return dict(end.value)
+    return None
+
+
+def _exhausted(steps: Steps, lane: Lane, interruptions: Interruptions) -> Record:
+    with lane.entered():
+        next(steps)  # builds; a signal ends that at once, as it ends any program
+        with interruptions:
+            while (record := advance(steps)) is None:
+                lane.stepped()
+                lane.wait()
+            return record
+
+
+def _trainer(config: Config, corpus: Corpus) -> Trainer:
+    device = resolve_device(config.train.device)
+    counts = Counts.from_ids(corpus.train, len(corpus.vocab))
+    network = build_network(config, len(corpus.vocab), build_proposal(config, counts))
+    return Trainer(network, corpus.train, config.train, device)
+
+
+def _refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
+    """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
+    data, mapping, vocab = record.get("data", {}), to_mapping(config), corpus.vocab.checksum
+    changed = [folder.config_path.name] if record.get("config", mapping) != mapping else []
+    changed += [folder.vocab_path.name] if data.get("vocab_checksum", vocab) != vocab else []
+    known = data.get("checksums", {})
+    changed += [f"the {split} text" for split, checksum in corpus.checksums.items() if known.get(split, checksum) != checksum]
+    if changed:
+        raise InputError(
+            f"{folder.path}: {changed[0]} has changed since this run was started; change it back or start a new run"
+        )
+
+
+@dataclass
+class _Run:
+    """A run under way: training, then the final evaluation, with a record that always says how far it came."""
+
+    folder: RunFolder
+    config: Config
+    corpus: Corpus
+    trainer: Trainer
+    session: Session
+    seconds: float = 0.0
+    """spent before this process"""
+
+    def __post_init__(self) -> None:
+        self.began, self.first_step = time.perf_counter(), self.trainer.progress.step
+        self.training_seconds: float | None = None
+
+    def train(self) -> Steps:
+        """Train to the end, or to a signal, and return the record."""
+        self._record("running")
+        yield
+        try:
+            outcome = yield from self._fit()
+            self.training_seconds = time.perf_counter() - self.began
+            if outcome.signal is not None:
+                return self._record("stopped", stopped_because="signal", signal=outcome.signal)
+            results = yield from self._final_results()
+        except Interrupted as interrupted:
+            return self._record("stopped", stopped_because="signal", signal=interrupted.signal)
+        except Exception as error:
+            with suppress(OSError, InputError):  # where a full disk is the reason, there may be no room to say so
+                self._record("failed", **failure(error))
+            self._raise_told(error)
+        return self._record("finished", stopped_because=outcome.reason, results=results)
+
+    def _fit(self) -> Generator[None, None, Outcome]:
+        trainer, config = self.trainer, self.config
+        with Writer(self.folder) as writer, self._display() as display:
+            return (
+                yield from fit(
+                    trainer,
+                    self.folder,
+                    writer,
+                    validate=partial(_perplexity, development_set(trainer.network, self.corpus, config)),
+                    save_best=lambda: save_network(writer, trainer.network, config, self.corpus.vocab, trainer.progress.step),
+                    interruptions=self.session.interruptions,
+                    display=display,
+                )
+            )
+
+    def _display(self) -> RunDisplay:
+        settings, folder_name = self.config.train, self.folder.path.name
+        return RunDisplay(
+            self.session.screen,
+            folder_name if self.session.screen.shared else self.config.name or folder_name,
+            settings.steps,
+            self.first_step,
+            settings.batch * settings.window,
+            self.folder.path / "tensorboard" if self.session.tensorboard else None,
+        )
+
+    def _final_results(self) -> Generator[None, None, list[Record]]:
+        """Evaluate the best model, giving way after each pass over a split; nothing is lost where a signal ends one."""
+        model = LanguageModel.load(self.folder.path, str(self.trainer.device))
+        passes = final_results(model, self.corpus)
+        results: list[Record] = []
+        while True:
+            with self.session.interruptions.at_once():
+                try:
+                    result = next(passes)
+                except StopIteration:
+                    return results
+            results += [result] if result else []
+            yield
+
+    def _raise_told(self, error: Exception) -> NoReturn:
+        """Raise the error as a person should read it."""
+        if isinstance(error, torch.OutOfMemoryError):
+            raise InputError(NO_MEMORY) from None
+        step = self.trainer.progress.best_step
+        if isinstance(error, NotFiniteError) and step:
+            raise InputError(f"{error}; the best model so far (step {step}) is kept in {self.folder.path}") from None
+        raise error
+
+    def _record(self, status: str, **outcome: Any) -> dict[str, Any]:
+        """Write the record as it stands, and return it as it was written."""
+        progress, settings = self.trainer.progress, self.config.train
+        spent = time.perf_counter() - self.began
+        steps, training = progress.step - self.first_step, self.training_seconds or spent
+        self.folder.write_record(
+            {
+                **_opening_record(self.config, self.corpus, self.trainer),
+                "status": status,
+                "steps": progress.step,
+                "seconds": self.seconds + spent,
+                "tokens_per_second": steps * settings.batch * settings.window / training,
+                "ms_per_step": 1000 * training / steps if steps else None,
+                "best": {"step": progress.best_step, "valid_perplexity": progress.best_perplexity},
+                **outcome,
+            }
+        )
+        return self.folder.read_record()
+
+
+def _perplexity(development: DevelopmentSet) -> Generator[None, None, float]:
+    """Give way while a GPU reads the development set."""
+    nll = development.nll()
+    yield from settled(nll.device)
+    return Evaluation(float(nll), development.columns.tokens, development.predict).perplexity
+
+
+def _opening_record(config: Config, corpus: Corpus, trainer: Trainer) -> dict[str, Any]:
+    return {
+        "recipe": config.name,
+        "seed": config.train.seed,
+        "parameters": sum(parameter.numel() for parameter in trainer.network.parameters()),
+        "steps_per_epoch": trainer.steps_per_epoch,
+        "data": {
+            "name": corpus.name,
+            "vocab_size": len(corpus.vocab),
+            "vocab_checksum": corpus.vocab.checksum,
+            "checksums": corpus.checksums,
+            "tokens": {"train": corpus.train.numel(), "valid": corpus.valid.numel(), "test": corpus.test.numel()},
+        },
+        "config": to_mapping(config),
+        **environment(trainer.device),
+        "results": [],
+    }

@@ -1,0 +1,89 @@
+"""What the runs of one process share, and what a configuration asks of the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from varsmooth.config import Config, DataConfig
+from varsmooth.text import Corpus, Vocab, open_corpus
+from varsmooth.text.named import DESCRIPTIONS
+from varsmooth.train.build import resolve_device
+from varsmooth.train.display import Screen
+from varsmooth.train.lane import Lane
+from varsmooth.train.loop import Interruptions
+
+SMALL = 64
+"""Units up to which a model counts as small."""
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Where a run's progress goes."""
+
+    console: Console
+    tensorboard: bool = False
+
+
+class Corpora:
+    """Opens each corpus once, however many runs read it."""
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[DataConfig, str | None], Corpus] = {}
+
+    def of(self, config: Config, vocab: Vocab | None = None) -> Corpus:
+        key = config.data, None if vocab is None else vocab.checksum
+        if key not in self._opened:
+            corpus = corpus_of(config, vocab)
+            # A run that is resumed asks for the vocabulary that it was started with.
+            self._opened[key] = self._opened[config.data, corpus.vocab.checksum] = corpus
+        return self._opened[key]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the runs of one process share."""
+
+    screen: Screen
+    tensorboard: bool = False
+    interruptions: Interruptions = field(default_factory=Interruptions)
+    corpora: Corpora = field(default_factory=Corpora)
+
+
+def corpus_of(config: Config, vocab: Vocab | None = None) -> Corpus:
+    """Open the corpus that a configuration names."""
+    data = config.data
+    return open_corpus(
+        data.name,
+        data_dir=Path(data.data_dir) if data.data_dir else None,
+        min_count=data.min_count or None,
+        max_words=data.max_words or None,
+        max_tokens=data.max_tokens or None,
+        vocab=vocab,
+    )
+
+
+def lane_for(config: Config) -> Lane:
+    """Where the work of a run is done: its device, and on the CPU its threads."""
+    return Lane(resolve_device(config.train.device), _threads(config))
+
+
+def from_anywhere(config: Config) -> Config:
+    """Make the paths absolute, so that a run can be resumed from another folder than it was started in."""
+    data = config.data
+    name = data.name if data.name in DESCRIPTIONS else str(Path(data.name).absolute())
+    return replace(config, data=replace(data, name=name, data_dir=data.data_dir and str(Path(data.data_dir).absolute())))
+
+
+def set_threads(config: Config) -> None:
+    """Choose the CPU threads of this process as the configuration wants them."""
+    if threads := _threads(config):
+        torch.set_num_threads(threads)
+
+
+def _threads(config: Config) -> int:
+    """A small model is as fast with one, and stays fast when another program wants the cores; 0 leaves it to torch."""
+    return config.train.threads or (1 if config.model.hidden <= SMALL else 0)
