@@ -40,6 +40,8 @@ LAYERS = [
     "train",
     "evaluate",
     "experiment",
+    "fleet",
+    "bench",
     "report",
     "demo",
     "cli",

@@ -86,7 +86,7 @@ def test_gradients_may_be_bfloat16(device, dtypes):
     assert_alike(found, wanted)
 
 
-def test_row_weights_of_one_are_the_same_bits_as_none_and_a_second_run_the_same_as_the_first(device):
+def test_row_weights_of_one_are_as_none_and_a_second_run_has_the_same_bits_as_the_first(device):
     runs = []
     for weighted in (range(len(SHAPES)), range(len(SHAPES)), ()):
         descent = a_descent(device, l2=0.3, clip=5.0, averaged=True, weighted=tuple(weighted))
@@ -95,8 +95,11 @@ def test_row_weights_of_one_are_the_same_bits_as_none_and_a_second_run_the_same_
                 weights.fill_(1)
         results = [kernel.descend(descent, some_gradients(device, step), *scalars(device, step)) for step in (1, 2)]
         runs.append([*state(descent), *(value for pair in results for value in pair)])
-    for other in runs[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(runs[0], other, strict=True))
+    first, second, unweighted = runs
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    for left, right in zip(first, unweighted, strict=True):
+        # A compiler may join a product and a sum where there are weights, and round once instead of twice.
+        torch.testing.assert_close(left, right, rtol=0 if device == "cpu" else 1e-6, atol=0 if device == "cpu" else 1e-7)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
