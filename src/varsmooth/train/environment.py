@@ -57,11 +57,13 @@ def _cpu_model() -> str | None:
 def _commit() -> str | None:
     """Return the commit of the source tree this package runs from, marked where the tree has changes.
 
-    A copy of the tree without its history can be told by ``VARSMOOTH_COMMIT``.
+    A copy of the tree that does not know its own history can be told by ``VARSMOOTH_COMMIT``.
     """
+    if told := os.environ.get("VARSMOOTH_COMMIT"):
+        return told
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
-        return os.environ.get("VARSMOOTH_COMMIT")
+        return None
     try:
         head = _git(root, "rev-parse", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no")
