@@ -13,7 +13,7 @@ from varsmooth.bench.timing import Call
 from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, VANILLA, WORD, Workload
 from varsmooth.draws import DrawKey
 from varsmooth.ops.descend import Descent, bias_correction, descend
-from varsmooth.ops.linear_cross_entropy import linear_cross_entropy
+from varsmooth.ops.linear_cross_entropy import aligned_rows, linear_cross_entropy
 from varsmooth.posterior import EmbeddingPosterior
 from varsmooth.train.trainer import Trainer
 
@@ -60,9 +60,15 @@ def _recurrent_stack(load: Workload, trainer: Trainer) -> Call:
 def _output_loss(load: Workload, trainer: Trainer) -> Call:
     """The drawn table is at hand; the loss of each token counts alike."""
     hidden = _random(load, trainer.device).flatten(0, 1).requires_grad_()
-    table = trainer.network.output_table.detach().to(hidden.dtype).requires_grad_()
+    words = trainer.network.words
+    drawn = trainer.network.posteriors[1].sample(DrawKey(seed=1), rows=aligned_rows(words), dtype=hidden.dtype)
+    table = drawn.detach().requires_grad_()
     bias, targets = trainer.network.bias, trainer.windows.at(0)[1].reshape(-1)
-    return _forward_and_backward(lambda: linear_cross_entropy(hidden, table, bias, targets), [hidden, table, bias])
+
+    def forward() -> Tensor:
+        return linear_cross_entropy(hidden, table, bias, targets, words=words)
+
+    return _forward_and_backward(forward, [hidden, table, bias])
 
 
 def _table_draw(load: Workload, posterior: EmbeddingPosterior) -> Call:
