@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
+
+import pytest
 
 from varsmooth.cli import app
 from varsmooth.report.runs import load_run
@@ -36,6 +39,31 @@ def test_the_demonstrations_table_is_that_of_its_records():
     runs = [load_run(record.parent) for record in records]
     assert all(run.finished and run.record["commit"] and "modified" not in run.record["commit"] for run in runs)
     assert as_markdown(build_rows(runs)).strip() in README
+
+
+def bench_medians() -> dict[tuple[str, ...], float]:
+    """Return the newest median of each measurement on a GPU, by quantity, size, vocabulary and scheme."""
+    with (ROOT / "results" / "bench.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] != "cpu"]
+    return {(row["quantity"], row["size"], row["vocabulary"], row["scheme"]): float(row["median"]) for row in rows}
+
+
+def test_the_performance_figures_are_those_of_the_record():
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    medians = bench_medians()
+    found = re.findall(r"^\| ([\w ]+) \| (\d+) \| ([\d,]+) \| ([\w ]+) \|.*\| ([\d.]+) (?:ms|x|MB) \|$", text, re.MULTILINE)
+    assert len(found) >= 12
+    for quantity, size, vocabulary, scheme, figure in found:
+        median = medians[quantity, size, vocabulary.replace(",", ""), scheme]
+        assert float(figure) == pytest.approx(median, abs=0.0006), (quantity, size, vocabulary, scheme)
+
+
+def test_the_readmes_milliseconds_are_those_of_the_record():
+    names = ["eager step/vanilla", "step/vanilla", "step/word KN", "step/element KN batch", "fleet of 8/vanilla"]
+    section = README[README.index("## On a GPU") : README.index("## In Python")]
+    figures = [float(figure) for figure in re.findall(r"\| (\d+\.\d+) \|$", section, re.MULTILINE)]
+    medians = [bench_medians()[quantity, "512", "10000", scheme] for quantity, scheme in (name.split("/") for name in names)]
+    assert figures == [round(median, 1 if median > 10 else 2) for median in medians]
 
 
 def test_links_lead_somewhere():
