@@ -1,6 +1,59 @@
-"""python -m varsmooth"""
+"""python -m varsmooth, and torchrun -m varsmooth train"""
+
+import os
+import sys
+import time
+from contextlib import redirect_stdout
+from itertools import pairwise
+from pathlib import Path
+from typing import NoReturn
 
 from varsmooth.cli import main
+from varsmooth.cli.app import BAD_INPUT, errors
+from varsmooth.errors import InputError
+from varsmooth.fleet import is_fleet
+from varsmooth.train.parallel import is_first, processes
+
+LATER = 5.0
+"""Seconds that the first process has to complain: what is wrong for all it tells, and torchrun then ends the others."""
+
+
+def run(arguments: list[str]) -> NoReturn:
+    """Run one command; where torchrun has started several processes, the first speaks for all, if it can."""
+    try:
+        first = is_first()
+    except InputError as error:
+        _fail(str(error))
+    if first:
+        _command(arguments)
+    status: object = 0
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), errors.capture() as complaint:
+        try:
+            _command(arguments)
+        except SystemExit as leaving:
+            status = leaving.code
+    if status == BAD_INPUT:
+        time.sleep(LATER)
+        sys.stderr.write(complaint.get())
+    raise SystemExit(status)
+
+
+def _command(arguments: list[str]) -> NoReturn:
+    if processes() > 1 and _asks_for_fleet(arguments):
+        _fail("--fleet trains its runs in one process: start it without torchrun, or train one run without --fleet")
+    main(arguments)
+
+
+def _asks_for_fleet(arguments: list[str]) -> bool:
+    options = [part for argument in arguments for part in argument.split("=", 1)]
+    resumed = [Path(value) for option, value in pairwise(options) if option == "--resume"]
+    return "--fleet" in options or any(is_fleet(run) for run in resumed)
+
+
+def _fail(message: str) -> NoReturn:
+    errors.print(f"varsmooth: {message}")
+    sys.exit(BAD_INPUT)
+
 
 if __name__ == "__main__":
-    main()
+    run(sys.argv[1:])

@@ -17,6 +17,7 @@ from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe, recipe_names
+from varsmooth.train.parallel import processes
 
 
 @app.command
@@ -80,6 +81,8 @@ def train(
     """
     reporting = Reporting(errors if json_ else Console(), tensorboard)
     settings = [*([f"data.name={json.dumps(data)}"] if data else []), *(set_ or [])]
+    if processes() > 1 and (fleet is not None or (resume is not None and is_fleet(resume))):
+        raise InputError("--fleet trains its runs in one process: start it without torchrun")
     if resume is not None:
         if out is not None or settings or seed is not None or recipe or fleet or seeds:
             raise InputError(
@@ -136,7 +139,8 @@ def _report(record: dict[str, Any], folder: Path, console: Console, as_json: boo
             if found["split"] == "test":
                 control = "at its tuned temperature" if found["tuned_temperature"] else "at temperature 1"
                 figure = _figure(found["perplexity"])
-                console.print(f"test perplexity {figure} by {found['predict']}, {control}", highlight=False)
+                by = " ".join(str(word) for word in (found["average"], found["predict"]) if word)
+                console.print(f"test perplexity {figure} by {by}, {control}", highlight=False)
         console.print(f"run: {folder}", highlight=False, soft_wrap=True)
     return 0
 

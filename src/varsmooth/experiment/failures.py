@@ -11,6 +11,7 @@ import torch
 from varsmooth.config import Config, to_mapping, to_toml
 from varsmooth.errors import InputError
 from varsmooth.train.folder import DiskFullError, RunFolder
+from varsmooth.train.parallel import LostError
 from varsmooth.train.trainer import NotFiniteError
 
 Record: TypeAlias = dict[str, Any]
@@ -25,7 +26,7 @@ def failure(error: Exception) -> Record:
     if not isinstance(error, InputError):
         trace = "".join(traceback.format_exception(error))
         return {"stopped_because": "error", "reason": f"{type(error).__name__}: {reason}", "traceback": trace}
-    kinds = {NotFiniteError: "not finite", DiskFullError: "disk full"}
+    kinds = {NotFiniteError: "not finite", DiskFullError: "disk full", LostError: "process lost"}
     return {"stopped_because": next((kinds[k] for k in kinds if isinstance(error, k)), "input"), "reason": reason}
 
 

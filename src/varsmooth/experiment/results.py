@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from varsmooth.config import Config
-from varsmooth.evaluate import DevelopmentSet, LanguageModel
+from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel, Reading, calibration_of, frequency_bands
 from varsmooth.model import Predict, RecurrentLanguageModel
 from varsmooth.text import Corpus
 from varsmooth.train.lane import settled
@@ -28,28 +32,48 @@ def development_set(network: RecurrentLanguageModel, corpus: Corpus, config: Con
 def final_results(model: LanguageModel, corpus: Corpus) -> Iterator[dict[str, Any] | None]:
     """Evaluate both held-out splits with every prediction the method has, each also at the temperature tuned on valid.
 
-    Gives way with None while a GPU reads them.
+    Each comes with its frequency bands and its calibration; draws are added where ``evaluate.samples`` asks for them. Gives way
+    with None while a GPU reads the splits, and between the windows of draws.
     """
     splits = {"valid": corpus.valid, "test": corpus.test}
+    device = model.network.bias.device
+    counts = torch.bincount(corpus.train, minlength=len(corpus.vocab)).to(device)
     predicts = predictions(model.network)
     readings = model.read(splits, predicts)
-    yield from settled(model.network.bias.device)
+    yield from settled(device)
     for predict in predicts:
         tuned = readings["valid", predict].best_temperature()
         for split in splits:
             for is_tuned, temperature in ((False, 1.0), (True, tuned)):
-                found = readings[split, predict].evaluate(temperature)
-                yield {
-                    "split": split,
-                    "predict": predict,
-                    "temperature": temperature,
-                    "tuned_temperature": is_tuned,
-                    "perplexity": found.perplexity,
-                    "nll": found.nll,
-                    "tokens": found.tokens,
-                    "samples": None,
-                    "average": None,
-                }
+                yield _judged_result(split, readings[split, predict], temperature, is_tuned, counts)
+    samples = model.config.evaluate.samples
+    if samples and model.network.smoothing.proposal is not None:
+        for split, ids in splits.items():
+            evaluations = yield from model.sampled(ids, samples)
+            yield from (_result(split, found, is_tuned=False) for found in evaluations)
+
+
+def _judged_result(split: str, reading: Reading, temperature: float, is_tuned: bool, counts: Tensor) -> dict[str, Any]:
+    """Return a result with bands and calibration, all from one pass over the logits."""
+    judged, targets = reading.judged(temperature), reading.targets()
+    nll = float(judged.nll.sum(dtype=torch.float64)) / len(targets)
+    found = _result(split, Evaluation(nll, len(targets), reading.predict, temperature), is_tuned)
+    bands = [asdict(band) for band in frequency_bands(judged.nll, targets, counts)]
+    return {**found, "bands": bands, "calibration": asdict(calibration_of(judged.confidence, judged.correct))}
+
+
+def _result(split: str, found: Evaluation, is_tuned: bool) -> dict[str, Any]:
+    return {
+        "split": split,
+        "predict": found.predict,
+        "temperature": found.temperature,
+        "tuned_temperature": is_tuned,
+        "perplexity": found.perplexity,
+        "nll": found.nll,
+        "tokens": found.tokens,
+        "samples": found.samples,
+        "average": found.average,
+    }
 
 
 def predictions(network: RecurrentLanguageModel) -> list[Predict]:

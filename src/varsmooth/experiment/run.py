@@ -15,24 +15,31 @@ from typing import Any, NoReturn, TypeAlias
 
 import torch
 
-from varsmooth.config import Config, load_config, to_mapping, to_toml
+from varsmooth.config import Config, load_config, to_toml
 from varsmooth.errors import InputError
 from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
 from varsmooth.experiment.failures import NO_MEMORY, Record, failure
+from varsmooth.experiment.opening import opening_record, refuse_changes
 from varsmooth.experiment.results import development_set, final_results
-from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for
+from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for, opened_session
+from varsmooth.experiment.together import (
+    folder_to_continue,
+    folder_to_create,
+    refuse_differences,
+    validated,
+    writer_for,
+)
 from varsmooth.text import Corpus, Vocab
 from varsmooth.text.counts import Counts
 from varsmooth.train.build import build_network, build_proposal, resolve_device
 from varsmooth.train.checkpoint import load_latest_state
-from varsmooth.train.display import RunDisplay, Screen
-from varsmooth.train.environment import environment
+from varsmooth.train.display import RunDisplay
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import Lane, settled
 from varsmooth.train.loop import Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
+from varsmooth.train.parallel import Ranks
 from varsmooth.train.trainer import NotFiniteError, Trainer
-from varsmooth.train.writer import Writer
 
 Steps: TypeAlias = Generator[None, None, Record]
 """A run: the first ``next`` builds it, each further one takes a step, and its end carries the record."""
@@ -40,43 +47,48 @@ Steps: TypeAlias = Generator[None, None, Record]
 
 def start_run(config: Config, out: Path, reporting: Reporting) -> Record:
     """Train a new run into the folder ``out`` and return its record."""
-    with Screen(reporting.console) as screen:
-        session = Session(screen, reporting.tensorboard)
+    with opened_session(reporting, resolve_device(config.train.device)) as session:
         return _exhausted(new_run(config, out, session), lane_for(config), session.interruptions)
 
 
 def resume_run(run: Path, reporting: Reporting) -> Record:
     """Go on with a run where its last state left it, bit for bit on the CPU, and return its record."""
     config = load_config(RunFolder.open(run).config_path)
-    with Screen(reporting.console) as screen:
-        session = Session(screen, reporting.tensorboard)
+    with opened_session(reporting, resolve_device(config.train.device)) as session:
         return _exhausted(continued_run(run, session), lane_for(config), session.interruptions)
 
 
 def new_run(config: Config, out: Path, session: Session) -> Steps:
     """A run that trains into the new folder ``out``; a configuration that cannot be built leaves no folder."""
-    config = from_anywhere(config)
-    corpus = session.corpora.of(config)
-    trainer = _trainer(config, corpus)
-    with RunFolder.create(out) as folder:
+    config, ranks = from_anywhere(config), session.ranks
+    with ranks.first_here_goes_first():
+        corpus = session.corpora.of(config)
+    trainer = _trainer(config, corpus, ranks)
+    refuse_differences(ranks, config, corpus, trainer)
+    with folder_to_create(out, ranks) as folder:
         folder.write(folder.config_path, to_toml(config).encode())
-        corpus.vocab.save(folder.vocab_path)
+        if ranks.first:
+            corpus.vocab.save(folder.vocab_path)
         return (yield from _Run(folder, config, corpus, trainer, session).train())
 
 
 def continued_run(run: Path, session: Session) -> Steps:
     """A run that goes on where its last state left it."""
-    with RunFolder.open(run, lock=True) as folder:
+    ranks = session.ranks
+    with folder_to_continue(run, ranks) as folder:
         config = load_config(folder.config_path)
         vocab = Vocab.load(folder.vocab_path) if folder.vocab_path.exists() else None
-        corpus = session.corpora.of(config, vocab)
-        trainer = _trainer(config, corpus)
+        with ranks.first_here_goes_first():
+            corpus = session.corpora.of(config, vocab)
+        trainer = _trainer(config, corpus, ranks)
         record = folder.read_record() if folder.record_path.exists() else {}
-        _refuse_changes(folder, record, config, corpus)
-        corpus.vocab.save(folder.vocab_path)
+        refuse_changes(folder, record, config, corpus)
+        if ranks.first:
+            corpus.vocab.save(folder.vocab_path)
         state = load_latest_state(folder, lambda warning: session.screen.say(f"warning: {warning}"))
         if state is not None:
             trainer.restore(state.tensors, state.meta)
+        refuse_differences(ranks, config, corpus, trainer)
         folder.truncate_metrics(trainer.progress.step)
         seconds = record.get("seconds") or 0.0
         return (yield from _Run(folder, config, corpus, trainer, session, seconds).train())
@@ -101,24 +113,11 @@ def _exhausted(steps: Steps, lane: Lane, interruptions: Interruptions) -> Record
             return record
 
 
-def _trainer(config: Config, corpus: Corpus) -> Trainer:
+def _trainer(config: Config, corpus: Corpus, ranks: Ranks) -> Trainer:
     device = resolve_device(config.train.device)
     counts = Counts.from_ids(corpus.train, len(corpus.vocab))
     network = build_network(config, len(corpus.vocab), build_proposal(config, counts))
-    return Trainer(network, corpus.train, config.train, device)
-
-
-def _refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
-    """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
-    data, mapping, vocab = record.get("data", {}), to_mapping(config), corpus.vocab.checksum
-    changed = [folder.config_path.name] if record.get("config", mapping) != mapping else []
-    changed += [folder.vocab_path.name] if data.get("vocab_checksum", vocab) != vocab else []
-    known = data.get("checksums", {})
-    changed += [f"the {split} text" for split, checksum in corpus.checksums.items() if known.get(split, checksum) != checksum]
-    if changed:
-        raise InputError(
-            f"{folder.path}: {changed[0]} has changed since this run was started; change it back or start a new run"
-        )
+    return Trainer(network, corpus.train, config.train, device, ranks)
 
 
 @dataclass
@@ -144,6 +143,9 @@ class _Run:
         try:
             outcome = yield from self._fit()
             self.training_seconds = time.perf_counter() - self.began
+            self.session.ranks.leave()
+            if not self.session.ranks.first:
+                return self._record("followed")
             if outcome.signal is not None:
                 return self._record("stopped", stopped_because="signal", signal=outcome.signal)
             results = yield from self._final_results()
@@ -156,14 +158,17 @@ class _Run:
         return self._record("finished", stopped_because=outcome.reason, results=results)
 
     def _fit(self) -> Generator[None, None, Outcome]:
-        trainer, config = self.trainer, self.config
-        with Writer(self.folder) as writer, self._display() as display:
+        trainer, config, ranks = self.trainer, self.config, self.session.ranks
+        validate = None
+        if ranks.first:
+            validate = partial(_perplexity, development_set(trainer.network, self.corpus, config))
+        with writer_for(self.folder, ranks) as writer, self._display() as display:
             return (
                 yield from fit(
                     trainer,
                     self.folder,
                     writer,
-                    validate=partial(_perplexity, development_set(trainer.network, self.corpus, config)),
+                    validate=partial(validated, trainer, validate),
                     save_best=lambda: save_network(writer, trainer.network, config, self.corpus.vocab, trainer.progress.step),
                     interruptions=self.session.interruptions,
                     display=display,
@@ -211,7 +216,7 @@ class _Run:
         steps, training = progress.step - self.first_step, self.training_seconds or spent
         self.folder.write_record(
             {
-                **_opening_record(self.config, self.corpus, self.trainer),
+                **opening_record(self.config, self.corpus, self.trainer),
                 "status": status,
                 "steps": progress.step,
                 "seconds": self.seconds + spent,
@@ -229,22 +234,3 @@ def _perplexity(development: DevelopmentSet) -> Generator[None, None, float]:
     nll = development.nll()
     yield from settled(nll.device)
     return Evaluation(float(nll), development.columns.tokens, development.predict).perplexity
-
-
-def _opening_record(config: Config, corpus: Corpus, trainer: Trainer) -> dict[str, Any]:
-    return {
-        "recipe": config.name,
-        "seed": config.train.seed,
-        "parameters": sum(parameter.numel() for parameter in trainer.network.parameters()),
-        "steps_per_epoch": trainer.steps_per_epoch,
-        "data": {
-            "name": corpus.name,
-            "vocab_size": len(corpus.vocab),
-            "vocab_checksum": corpus.vocab.checksum,
-            "checksums": corpus.checksums,
-            "tokens": {"train": corpus.train.numel(), "valid": corpus.valid.numel(), "test": corpus.test.numel()},
-        },
-        "config": to_mapping(config),
-        **environment(trainer.device),
-        "results": [],
-    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,12 +11,14 @@ import torch
 from rich.console import Console
 
 from varsmooth.config import Config, DataConfig
+from varsmooth.experiment.together import SharedInterruptions
 from varsmooth.text import Corpus, Vocab, open_corpus
 from varsmooth.text.named import DESCRIPTIONS
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.lane import Lane
 from varsmooth.train.loop import Interruptions
+from varsmooth.train.parallel import Ranks, joined
 
 SMALL = 64
 """Units up to which a model counts as small."""
@@ -51,6 +55,18 @@ class Session:
     tensorboard: bool = False
     interruptions: Interruptions = field(default_factory=Interruptions)
     corpora: Corpora = field(default_factory=Corpora)
+    ranks: Ranks = field(default_factory=Ranks)
+    """the processes that train its run together; a fleet has none but this"""
+
+
+@contextmanager
+def opened_session(reporting: Reporting, device: torch.device) -> Iterator[Session]:
+    """The session of a single run, which torchrun may have started in several processes: then only the first is heard."""
+    with joined(device) as ranks:
+        console = reporting.console if ranks.first else Console(quiet=True, force_terminal=False)
+        interruptions = SharedInterruptions(ranks) if ranks.joined else Interruptions()
+        with Screen(console) as screen:
+            yield Session(screen, reporting.tensorboard and ranks.first, interruptions, ranks=ranks)
 
 
 def corpus_of(config: Config, vocab: Vocab | None = None) -> Corpus:

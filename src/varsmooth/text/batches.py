@@ -16,12 +16,15 @@ class Windows:
     """Cuts a stream into ``batch`` columns, read side by side in windows of ``window`` steps.
 
     The stream is a circle: an epoch starts at an offset and goes round once, so every token is a target at least once per epoch
-    and no shape ever changes. The last window of a column may run a few tokens into the next column.
+    and no shape ever changes. The last window of a column may run a few tokens into the next column. Where several processes
+    share a batch, each reads only its ``columns`` of it.
     """
 
     ids: Tensor
     batch: int
     window: int
+    columns: range | None = None
+    """which of the columns are read; all unless given"""
 
     def __post_init__(self) -> None:
         tokens = self.ids.numel()
@@ -46,17 +49,18 @@ class Windows:
         return -(-self.column // self.window)
 
     def at(self, index: int, offset: int = 0) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, [window, batch] each, of window ``index`` of an epoch that starts at ``offset``."""
+        """Return inputs and targets, [window, columns] each, of window ``index`` of an epoch that starts at ``offset``."""
         return self.starting_at(offset + index * self.window)
 
     def starting_at(self, start: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, [window, batch] each, whose first column starts at ``start``, a 0-d tensor or a number."""
+        """Return inputs and targets, [window, columns] each; column 0 of the batch starts at ``start``, a number or 0-d."""
         span = self.ids[(self._places + start) % self.ids.numel()].long()
         return span[:-1], span[1:]
 
     @cached_property
     def _places(self) -> Tensor:
-        """Where the tokens of a window lie that starts at 0, [window + 1, batch]."""
+        """Where the tokens of a window lie that starts at 0, [window + 1, columns]."""
         device = self.ids.device
-        starts = torch.arange(self.batch, device=device) * self.column
+        columns = self.columns if self.columns is not None else range(self.batch)
+        starts = torch.arange(columns.start, columns.stop, device=device) * self.column
         return starts[None, :] + torch.arange(self.window + 1, device=device)[:, None]

@@ -9,6 +9,7 @@ from varsmooth.errors import InputError
 from varsmooth.model import RecurrentLanguageModel, RecurrentStack, Smoothing
 from varsmooth.proposal import Proposal
 from varsmooth.text.counts import Counts
+from varsmooth.train.parallel import local_rank, processes
 
 
 def build_proposal(config: Config, counts: Counts) -> Proposal | None:
@@ -57,7 +58,17 @@ def build_network(config: Config, words: int, proposal: Proposal | None) -> Recu
 
 
 def resolve_device(device: str) -> torch.device:
-    """Return the device that ``train.device`` names; ``auto`` takes a GPU where there is one."""
+    """Return the device that ``train.device`` names; ``auto`` takes a GPU where there is one, its own under torchrun."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("train.device = cuda, but no GPU is available here; use train.device=cpu or auto")
-    return torch.device("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")
+    if not (device == "cuda" or (device == "auto" and torch.cuda.is_available())):
+        return torch.device("cpu")
+    if processes() == 1:
+        return torch.device("cuda")
+    place, cards = local_rank(), torch.cuda.device_count()
+    if place >= cards:
+        raise InputError(
+            f"process {place} of this machine has no GPU of its own, there are {cards}; "
+            "lower torchrun's --nproc-per-node, or use train.device=cpu"
+        )
+    return torch.device("cuda", place)

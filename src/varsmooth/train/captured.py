@@ -1,4 +1,4 @@
-"""A step as one CUDA graph: captured once, then replayed with a single call."""
+"""How a step runs: as one CUDA graph, captured once and then replayed with a single call, or launch by launch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
+
+from varsmooth.config import TrainConfig
+from varsmooth.errors import InputError
+from varsmooth.ops.backend import has_triton, reference_only
 
 Result = TypeVar("Result")
 WARM_UP = 3
@@ -41,6 +45,29 @@ class Captured(Generic[Result]):
         with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             self.result = self.step()
         self.graph = graph
+
+
+def way_to_step(
+    step: Callable[[], Result], settings: TrainConfig, device: torch.device, processes: int = 1
+) -> Callable[[], Result]:
+    """Return ``step`` as ``train.engine`` wants it: kernels in a CUDA graph, or plain torch; only that works without Triton.
+
+    Several processes launch their kernels one by one, unless a graph is asked for: its sum over cards has not been tried.
+    """
+    possible = device.type == "cuda" and has_triton()
+    if settings.engine == "graph" and not possible:
+        raise InputError("train.engine = graph needs a GPU and Triton; use train.engine=eager or auto")
+    if not possible or settings.engine == "eager":
+        return _plain(step)
+    return Captured(step) if processes == 1 or settings.engine == "graph" else step
+
+
+def _plain(step: Callable[[], Result]) -> Callable[[], Result]:
+    def plain() -> Result:
+        with reference_only():
+            return step()
+
+    return plain
 
 
 @contextmanager

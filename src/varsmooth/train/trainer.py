@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,13 +14,14 @@ from torch import Tensor
 from varsmooth.config import TrainConfig
 from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
-from varsmooth.model import RecurrentLanguageModel
-from varsmooth.ops.backend import has_triton, reference_only
+from varsmooth.model import RecurrentLanguageModel, State
 from varsmooth.ops.descend import Descent, bias_correction, descend
 from varsmooth.ops.tally import tally
 from varsmooth.text.batches import Windows
-from varsmooth.train.captured import Captured
+from varsmooth.train.captured import way_to_step
+from varsmooth.train.parallel import Ranks
 from varsmooth.train.schedule import Plateau, cosine
+from varsmooth.train.shares import Shares, checksum
 from varsmooth.train.timetable import Moment, Timetable
 
 LEAST_GAIN = 1e-4
@@ -59,17 +60,28 @@ class Trainer:
     """Steps a network through its text. A step is a function of the weights, the moments and the step number alone.
 
     Everything that a step reads and writes lies in tensors whose places never change, so that on a GPU it is captured once as
-    a CUDA graph and replayed; the host only counts.
+    a CUDA graph and replayed; the host only counts. Of several ``ranks`` each holds all weights and its columns of the batch.
     """
 
-    def __init__(self, network: RecurrentLanguageModel, ids: Tensor, settings: TrainConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        network: RecurrentLanguageModel,
+        ids: Tensor,
+        settings: TrainConfig,
+        device: torch.device,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.network = network.to(device)
         self.settings = settings
         self.device = device
-        self.windows = Windows(ids.to(device), settings.batch, settings.window)
+        self.ranks = ranks or Ranks()
+        self.columns = self.ranks.columns(settings.batch)
+        self.windows = Windows(ids.to(device), settings.batch, settings.window, self.columns)
         self.progress = Progress()
-        self.carried = network.initial_state(settings.batch)
+        self.carried = network.initial_state(len(self.columns))
+        self._whole_carried: tuple[int, State] | None = None
         self.parameters = list(network.parameters())
+        self.shares = Shares(self.ranks, self.parameters) if self.ranks.size > 1 else None
         self.descent = Descent.start(
             self.parameters, network.row_weights(), l2=settings.l2, clip=settings.clip, averaged=settings.average > 0
         )
@@ -78,7 +90,7 @@ class Trainer:
         self._failed_at = torch.zeros((), dtype=torch.int64, device=device)
         # Added to on the device, so that no step waits, and never split, so that a resumed run rounds as one never stopped.
         self._sums = torch.zeros(4, dtype=torch.float64, device=device)
-        self._take_step: Callable[[], Terms] = Captured(self._step) if captures(settings, device) else self._plain_step
+        self._take_step = way_to_step(self._step, settings, device, self.ranks.size)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,16 +107,23 @@ class Trainer:
         On a GPU the next step overwrites the terms.
         """
         self.timetable.prepare(self.progress.step, self._moment)
+        if self.shares is not None:
+            self.shares.note_signal()
         terms = self._take_step()
         if self.device.type == "cpu":
             self.check_finite()
         self.progress.windows += 1
         self.progress.step += 1
+        if self.shares is not None:
+            self._meet(self.shares)
         return terms
 
-    def _plain_step(self) -> Terms:
-        with reference_only():
-            return self._step()
+    def _meet(self, shares: Shares) -> None:
+        """What all processes do after a step, whether or not the first then finds the time to save."""
+        shares.heed_signals(self.progress.step)
+        if self.progress.step % self.settings.save_every == 0:
+            self.check_finite()
+            self._join_carried()
 
     def _step(self) -> Terms:
         """Take the step at the timetable's cursor, without a word from the host."""
@@ -113,16 +132,19 @@ class Trainer:
         state = tuple(part * now.keep for part in self.carried)
         # No cache: in a captured step it would hold on to tensors of the capture.
         with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16", cache_enabled=False):
-            loss, state = self.network.loss(inputs, targets, state, DrawKey(settings.seed, now.step))
+            loss, state = self.network.loss(inputs, targets, state, DrawKey(settings.seed, now.step), self.columns.start)
         nll = loss.total / settings.batch
-        gradients = torch.autograd.grad(nll, self.parameters)
+        gradients: Sequence[Tensor] = torch.autograd.grad(nll, self.parameters)
+        nll = nll.detach()
         with torch.no_grad():
+            if self.shares is not None:
+                nll, gradients = self.shares.summed(nll, gradients)
             norm, kl = descend(self.descent, gradients, now.lr, now.correction, now.average_step)
-            total = tally(self._sums, self._failed_at, nll.detach(), kl, norm, now.step, settings.l2)
+            total = tally(self._sums, self._failed_at, nll, kl, norm, now.step, settings.l2)
             for kept, part in zip(self.carried, state, strict=True):
                 kept.copy_(part)
             self.timetable.advance()
-        return Terms(nll.detach(), kl, total)
+        return Terms(nll, kl, total)
 
     def _moment(self, step: int) -> Moment[int, float]:
         settings = self.settings
@@ -182,14 +204,32 @@ class Trainer:
             parameter.data, average.data = average.data, parameter.data
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor that a resumed run needs, by name; they change with the next step."""
-        found = {f"carried.{i}": part for i, part in enumerate(self.carried)}
+        """Return every tensor that a resumed run needs, by name; they change with the next step.
+
+        All processes of a run ask at the same step, as each has only its columns of the carried state.
+        """
+        carried = self.carried if self.shares is None else self._join_carried()
+        return {**_named(carried), **self._shared_tensors()}
+
+    def _join_carried(self) -> State:
+        """Return the carried state of the whole batch; the processes meet for it once a step at most."""
+        if self._whole_carried is None or self._whole_carried[0] != self.progress.step:
+            self._whole_carried = self.progress.step, tuple(self.ranks.join_columns(part) for part in self.carried)
+        return self._whole_carried[1]
+
+    def _shared_tensors(self) -> dict[str, Tensor]:
+        """Return what every process holds alike: weights, second moments and averages."""
+        found = {}
         for i, (name, parameter) in enumerate(self.network.named_parameters()):
             found[f"weight.{name}"] = parameter.detach()
             found[f"square.{name}"] = self.descent.squares[i]
             if self.average:
                 found[f"average.{name}"] = self.average[i]
         return found
+
+    def checksum(self) -> list[int]:
+        """Return what is the same on every process of a run, as long as all is well."""
+        return checksum(list(self._shared_tensors().values()))
 
     def meta(self) -> dict[str, Any]:
         """Return every number that a resumed run needs."""
@@ -201,9 +241,13 @@ class Trainer:
         self.progress = Progress(**meta["progress"])
         self.timetable.forget()
         self._sums.copy_(torch.tensor(meta["sums"], dtype=torch.float64))
-        kept = self.tensors()
+        self._whole_carried = None
+        kept, carried = self._shared_tensors(), _named(self.carried)
         for name, tensor in tensors.items():
-            kept[name].copy_(tensor)
+            if name in carried:
+                carried[name].copy_(tensor[:, self.columns.start : self.columns.stop])
+            else:
+                kept[name].copy_(tensor)
 
 
 @lru_cache(maxsize=16)
@@ -213,9 +257,5 @@ def epoch_offset(seed: int, epoch: int, window: int) -> int:
     return int(word) * window >> 32
 
 
-def captures(settings: TrainConfig, device: torch.device) -> bool:
-    """Whether steps run as kernels in a CUDA graph; only the eager form works without Triton."""
-    possible = device.type == "cuda" and has_triton()
-    if settings.engine == "graph" and not possible:
-        raise InputError("train.engine = graph needs a GPU and Triton; use train.engine=eager or auto")
-    return possible and settings.engine != "eager"
+def _named(carried: State) -> dict[str, Tensor]:
+    return {f"carried.{i}": part for i, part in enumerate(carried)}

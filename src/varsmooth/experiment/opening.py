@@ -1,0 +1,46 @@
+"""What a run is, as its record says from the beginning, and what a resumed one is held against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from varsmooth.config import Config, to_mapping
+from varsmooth.errors import InputError
+from varsmooth.text import Corpus
+from varsmooth.train.environment import environment
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.trainer import Trainer
+
+
+def opening_record(config: Config, corpus: Corpus, trainer: Trainer) -> dict[str, Any]:
+    made_with = environment(trainer.device)
+    made_with["hardware"]["processes"] = trainer.ranks.size
+    return {
+        "recipe": config.name,
+        "seed": config.train.seed,
+        "parameters": sum(parameter.numel() for parameter in trainer.network.parameters()),
+        "steps_per_epoch": trainer.steps_per_epoch,
+        "data": {
+            "name": corpus.name,
+            "vocab_size": len(corpus.vocab),
+            "vocab_checksum": corpus.vocab.checksum,
+            "checksums": corpus.checksums,
+            "tokens": {"train": corpus.train.numel(), "valid": corpus.valid.numel(), "test": corpus.test.numel()},
+        },
+        "config": to_mapping(config),
+        **made_with,
+        "results": [],
+    }
+
+
+def refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
+    """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
+    data, mapping, vocab = record.get("data", {}), to_mapping(config), corpus.vocab.checksum
+    changed = [folder.config_path.name] if record.get("config", mapping) != mapping else []
+    changed += [folder.vocab_path.name] if data.get("vocab_checksum", vocab) != vocab else []
+    known = data.get("checksums", {})
+    changed += [f"the {split} text" for split, checksum in corpus.checksums.items() if known.get(split, checksum) != checksum]
+    if changed:
+        raise InputError(
+            f"{folder.path}: {changed[0]} has changed since this run was started; change it back or start a new run"
+        )
