@@ -114,7 +114,7 @@ class TrainConfig:
     patience: SizeOrNone = 0  # stop after this many evaluations without gain; 0: never
     precision: Precision = "fp32"  # arithmetic of the forward and backward pass
     device: Device = "auto"  # auto: a GPU where there is one
-    engine: Engine = "auto"  # how steps run: kernels in one CUDA graph, or plain torch; auto: a graph on a GPU
+    engine: Engine = "auto"  # how steps run: kernels in one CUDA graph, or plain torch; auto: a graph on one GPU
     threads: SizeOrNone = 0  # CPU threads; 0: one for small models, which gain nothing by more, else torch's choice
     seed: Seed = 1  # of every random choice
 
@@ -124,6 +124,7 @@ class EvaluateConfig:
     batch: Size = 16  # columns the development set is cut into
     window: Size = 128  # tokens per step
     burn_in: SizeOrNone = 64  # tokens read before each column, for context
+    samples: SizeOrNone = 0  # draws to predict with when a smoothed run ends, beside its mode and mean; 0: none
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {

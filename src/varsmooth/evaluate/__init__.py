@@ -1,18 +1,26 @@
 """Perplexity, scores and generated text."""
 
+from varsmooth.evaluate.bands import Band, frequency_bands
+from varsmooth.evaluate.calibration import Calibration, Judged, calibration_of
 from varsmooth.evaluate.development import DevelopmentSet
 from varsmooth.evaluate.language_model import LanguageModel, LineScore
 from varsmooth.evaluate.reading import Evaluation, Reading
-from varsmooth.evaluate.stream import Average, PredictOrSample, best_temperature, evaluate
+from varsmooth.evaluate.sampling import Average
+from varsmooth.evaluate.stream import PredictOrSample, best_temperature, evaluate
 
 __all__ = [
     "Average",
+    "Band",
+    "Calibration",
     "DevelopmentSet",
     "Evaluation",
+    "Judged",
     "LanguageModel",
     "LineScore",
     "PredictOrSample",
     "Reading",
     "best_temperature",
+    "calibration_of",
     "evaluate",
+    "frequency_bands",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,8 +14,10 @@ from torch import Tensor
 from varsmooth.config import Config
 from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
+from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.reading import Evaluation, Reading, read_together
-from varsmooth.evaluate.stream import Average, PredictOrSample, best_temperature, evaluate
+from varsmooth.evaluate.sampling import Average, columns_for, sampled
+from varsmooth.evaluate.stream import PredictOrSample, best_temperature, evaluate
 from varsmooth.model import Predict, RecurrentLanguageModel
 from varsmooth.text.vocab import UNK, Vocab
 from varsmooth.train.folder import RunFolder
@@ -101,6 +103,14 @@ class LanguageModel:
         checked = {name: self._checked(ids) for name, ids in streams.items()}
         window = self.config.evaluate.window
         return read_together(self.network, checked, self.vocab.eos_id, tuple(predicts), window=window)
+
+    def sampled(self, ids: Tensor, samples: int, seed: int = 0) -> Generator[None, None, list[Evaluation]]:
+        """Evaluate draws, averaged in either way, giving way after each window; the stream is read in columns, for speed."""
+        settings, window = self.config.evaluate, self.config.train.window
+        batch = columns_for(self.network, settings.batch, window)
+        columns = Columns.cut(self._checked(ids), self.vocab.eos_id, batch, settings.burn_in, self.network.bias.device)
+        averages: tuple[Average, ...] = ("arithmetic", "geometric")
+        return sampled(self.network, columns, averages, temperature=1.0, window=window, samples=samples, seed=seed)
 
     def score(self, lines: Iterable[str], predict: Predict | None = None) -> Iterator[LineScore]:
         """Yield the score of each line as it comes; every line starts afresh after ``<eos>`` and its end is predicted too."""

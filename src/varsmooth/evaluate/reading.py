@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from varsmooth.evaluate import output
+from varsmooth.evaluate.calibration import Judged, judge
 from varsmooth.evaluate.columns import Columns, Step
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.model import Predict, RecurrentLanguageModel, Tables
@@ -60,6 +61,14 @@ class Reading:
     def token_nll(self, temperature: float = 1.0) -> Tensor:
         """Return the loss of every token [tokens], on the network's device."""
         return self._figures(partial(output.target_nll, temperature=temperature))
+
+    def judged(self, temperature: float = 1.0) -> Judged:
+        """Return the loss of every token, and how sure and how right the prediction was."""
+        return Judged(*self._figures(partial(judge, temperature=temperature)))
+
+    def targets(self) -> Tensor:
+        """Return the tokens [tokens] in the order of the stream."""
+        return self.columns.in_order(self.columns.targets)
 
     def best_temperature(self, tolerance: float = 1e-3) -> float:
         """Return the temperature with the lowest perplexity.

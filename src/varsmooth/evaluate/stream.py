@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError, check_choice
-from varsmooth.evaluate import output
-from varsmooth.evaluate.columns import Columns, Step
+from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.reading import Evaluation, read
+from varsmooth.evaluate.sampling import Average, exhausted, sampled
 from varsmooth.model import Predict, RecurrentLanguageModel, Tables
 
-Average = Literal["arithmetic", "geometric"]
 PredictOrSample = Predict | Literal["sample"]
 
 
@@ -48,8 +45,8 @@ def evaluate(
     columns = Columns.cut(ids, eos_id, batch, burn_in, device)
     with full_precision(device):
         if predict == "sample":
-            nll = _sampled_nll(network, columns, temperature, window, samples, average, seed)
-            return Evaluation(nll / columns.tokens, columns.tokens, predict, temperature, samples, average)
+            draws = sampled(network, columns, (average,), temperature=temperature, window=window, samples=samples, seed=seed)
+            return exhausted(draws)[0]
         return read(network, columns, tables or network.tables(predict), predict, window).evaluate(temperature)
 
 
@@ -70,34 +67,6 @@ def best_temperature(
     columns = Columns.cut(ids, eos_id, batch, burn_in, device)
     with full_precision(device):
         return read(network, columns, network.tables(predict), predict, window).best_temperature(tolerance)
-
-
-def _sampled_nll(
-    network: RecurrentLanguageModel,
-    columns: Columns,
-    temperature: float,
-    window: int,
-    samples: int,
-    average: Average,
-    seed: int,
-) -> float:
-    """Run every draw through the stream side by side, so that only one window of one draw is held."""
-    steps, batch = columns.shape
-    window = max(1, min(window, output.LOGIT_BYTES // (4 * batch * network.words)))
-
-    def drawn(sample: int) -> Step:
-        return lambda inputs, state, index: network.sampled_logits(inputs, state, DrawKey(seed, index * samples + sample))
-
-    def losses(sample: int) -> Iterator[Tensor]:
-        logits = columns.read(drawn(sample), network.initial_state(batch), window)
-        for some_logits, targets in zip(logits, torch.split(columns.targets, window), strict=True):
-            yield output.target_nll(some_logits.flatten(0, 1).float(), targets.flatten(), temperature)
-
-    found = []
-    for of_draws in zip(*(losses(sample) for sample in range(samples)), strict=True):
-        nlls = torch.stack(of_draws)
-        found.append(nlls.mean(0) if average == "geometric" else math.log(samples) - (-nlls).logsumexp(0))
-    return float(columns.in_order(torch.cat(found).view(steps, batch)).sum(dtype=torch.float64))
 
 
 def _check(predict: str, temperature: float, average: str, samples: int) -> None:

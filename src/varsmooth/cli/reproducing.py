@@ -1,0 +1,220 @@
+"""varsmooth reproduce"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from varsmooth.cli.app import app, errors
+from varsmooth.cli.fleets import FAILED, parse_seeds
+from varsmooth.errors import InputError, check_choice
+from varsmooth.experiment import Reporting
+from varsmooth.files import write_atomically
+from varsmooth.fleet import FleetOutcome
+from varsmooth.report.plots import MissingPlotError
+from varsmooth.reproduce import (
+    Budget,
+    Choice,
+    Job,
+    Setting,
+    build_page,
+    choose,
+    corpus_plan,
+    experiment_jobs,
+    missing_jobs,
+    named_experiments,
+    read_chosen,
+    run_jobs,
+    table_group,
+    table_jobs,
+    write_documents,
+)
+from varsmooth.reproduce.chosen import FILE, Key
+from varsmooth.reproduce.cost import cost_plans, measure_cost
+from varsmooth.reproduce.experiments import group_of
+from varsmooth.reproduce.page import Page, corpus_page
+from varsmooth.train.build import resolve_device
+
+COST = "cost"
+RESULTS = Path("results/reproduce")
+
+
+@app.command
+def reproduce(
+    corpus: str,
+    *,
+    size: int = 512,
+    rows: str | None = None,
+    seeds: str | None = None,
+    setting: Setting = "paper",
+    budget: Budget = "full",
+    experiment: str | None = None,
+    choose_from: Path | None = None,
+    out: Path | None = None,
+    results: Path = RESULTS,
+    data_dir: Path | None = None,
+    at_once: int | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    from_records: Annotated[bool, Parameter(negative="")] = False,
+    write_docs: Annotated[bool, Parameter(negative="")] = False,
+    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Reproduce the paper's table on a corpus: train what has no record yet, and build tables and figures from records.
+
+    Runs go through a fleet, which goes on where it was stopped. Record and metrics of each finished run are copied to
+    RESULTS/CORPUS/SIZE-SETTING/ROW-seedN, and everything shown is built from there. Values that tuning chose are read from
+    RESULTS/CORPUS/chosen.toml; without it a row has those of its recipe. Status 1 says that a run failed.
+
+    Examples:
+
+        varsmooth reproduce ptb --dry-run
+        varsmooth reproduce ptb --size 512 --rows vanilla,element-kneser-ney --seeds 1,2,3
+        varsmooth reproduce wikitext-2 --setting tuned
+        varsmooth reproduce ptb --experiment gamma
+        varsmooth reproduce ptb --setting tuned --choose-from sweeps/tuning
+        varsmooth reproduce ptb --from-records --write-docs
+
+    Parameters
+    ----------
+    corpus
+        `ptb` or `wikitext-2`.
+    size
+        Units per layer, 512 or 1024.
+    rows
+        Rows of the table with commas between them; all of them unless given (in the tuned setting: all that were tuned).
+    seeds
+        Such as 1,2,3; those that are planned for the corpus and size unless given.
+    setting
+        `paper`: dropout as in the paper; `tuned`: every row with the dropout that was found for it.
+    budget
+        `quick` trains briefly, to see that all works; its records are kept apart.
+    experiment
+        Instead of the table: gamma, ablation, data-size or cost.
+    choose_from
+        Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
+        on the development set is written to chosen.toml for this setting, with all of them.
+    out
+        The folder for runs and page; runs/reproduce/CORPUS unless given.
+    results
+        Where records are kept.
+    data_dir
+        Where ptb/ and wikitext-2/ lie; else $VARSMOOTH_DATA.
+    at_once
+        How many runs train at the same time; 8 on a GPU and 1 on the CPU unless given.
+    dry_run
+        Only say what is missing.
+    from_records
+        Train nothing: neither data nor a GPU is needed.
+    write_docs
+        Also fill the tables and figures of README.md and docs/reproduction.md in this folder.
+    json_
+        Print the tables, and what is missing, as JSON.
+    """
+    plan = corpus_plan(corpus)
+    out = out or Path("runs/reproduce") / corpus
+    if choose_from is not None:
+        return _say_chosen(choose(choose_from, plan, setting, results / corpus / FILE), json_)
+    chosen, numbers = read_chosen(results / corpus / FILE), parse_seeds(seeds)
+    jobs: list[Job] = []
+    if experiment is not None:
+        part = _experiment_part(corpus, experiment, budget)
+        if experiment != COST:
+            jobs = experiment_jobs(named_experiments()[experiment], corpus, chosen, budget=budget, seeds=numbers)
+    else:
+        part = f"{corpus}/{table_group(size, setting, budget)}"
+        # What was recorded in the tuned setting can be shown without knowing what was chosen.
+        if rows or setting == "paper" or not from_records:
+            jobs = table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=_names(rows), seeds=numbers)
+    if dry_run:
+        return _say_missing(missing_jobs(jobs, results), len(jobs), json_)
+    outcome = FleetOutcome([], None)
+    if not from_records:
+        console = errors if json_ else Console()
+        if experiment == COST:
+            measure_cost(results, cost_plans(resolve_device("auto")), _observe)
+        else:
+            outcome = run_jobs(jobs, out / "fleet", results, Reporting(console), at_once=at_once, data_dir=data_dir)
+    page = build_page(results)
+    written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
+    _show(page, part, missing_jobs(jobs, results), written, json_)
+    return _status(outcome)
+
+
+def _experiment_part(corpus: str, experiment: str, budget: Budget) -> str:
+    """Return the part of the page that shows an experiment, or refuse its name."""
+    known = {name: it for name, it in named_experiments().items() if corpus in it.corpora}
+    check_choice("--experiment", experiment, [*known, COST])
+    return COST if experiment == COST else f"{corpus}/{group_of(known[experiment], budget)}"
+
+
+def _names(text: str | None) -> list[str]:
+    names = [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if text is not None and not names:
+        raise InputError("--rows takes names with commas between them, such as vanilla,element-kneser-ney; got none")
+    return names
+
+
+def _say_chosen(choices: dict[Key, Choice], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps([{"row": row, "size": size, "setting": of, **asdict(it)} for (of, size, row), it in choices.items()]))
+        return 0
+    for (setting, size, row), choice in choices.items():
+        values = " ".join(f"{key}={value}" for key, value in choice.set.items()) or "as the recipe"
+        print(f"{setting} {size} {row}: {values} ({len(choice.trials)} trials)")
+    return 0
+
+
+def _observe(name: str, number: int, total: int) -> None:
+    errors.print(f"{number + 1}/{total} {name}")
+
+
+def _say_missing(missing: Sequence[Job], planned: int, as_json: bool) -> int:
+    steps = sum(job.config.train.steps for job in missing)
+    if as_json:
+        print(json.dumps({"planned": planned, "missing": [job.trial_name for job in missing], "steps": steps}))
+        return 0
+    for job in missing:
+        print(job.trial_name)
+    errors.print(f"{len(missing)} of {planned} runs are missing, {steps:,} steps in all")
+    return 0
+
+
+def _write_page(page: Page, corpus: str, out: Path) -> list[Path]:
+    """Write the page of a corpus with its pictures beside it; without matplotlib, the page alone."""
+    written = [out / "page.md"]
+    write_atomically(written[0], corpus_page(page, corpus_plan(corpus)).encode())
+    for name, draw in page.pictures.items():
+        if name.startswith((f"{corpus}-", f"{COST}-")):
+            try:
+                write_atomically(out / name, draw())
+            except MissingPlotError as error:
+                errors.print(f"varsmooth: no pictures: {error}")
+                break
+            written.append(out / name)
+    return written
+
+
+def _show(page: Page, part: str, missing: Sequence[Job], written: Sequence[Path], as_json: bool) -> None:
+    if as_json:
+        about = {"missing": [job.trial_name for job in missing], "written": [str(path) for path in written]}
+        print(json.dumps({"parts": page.parts, **about}))
+        return
+    print(page.parts[part])
+    for path in written:
+        errors.print(f"written: {path}")
+
+
+def _status(outcome: FleetOutcome) -> int:
+    if outcome.signal is not None:
+        errors.print("varsmooth: stopped; the same command goes on")
+        return 128 + outcome.signal
+    failed = [record for record in outcome.records if record["status"] == "failed"]
+    for record in failed:
+        errors.print(f"varsmooth: {record['name']} failed: {record.get('reason')}")
+    return FAILED if failed else 0

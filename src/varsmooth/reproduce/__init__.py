@@ -1,0 +1,36 @@
+"""The paper's table, figures and experiments: what is missing is trained, everything shown is built from records."""
+
+from varsmooth.reproduce.catalogue import Budget, Setting, corpora, corpus_plan
+from varsmooth.reproduce.choosing import choose
+from varsmooth.reproduce.chosen import Choice, Chosen, TuningTrial, best_of, read_chosen, write_chosen
+from varsmooth.reproduce.documents import stale_documents, write_documents
+from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
+from varsmooth.reproduce.jobs import Job, table_group, table_jobs
+from varsmooth.reproduce.page import Page, build_page
+from varsmooth.reproduce.running import collect, missing_jobs, run_jobs
+
+__all__ = [
+    "Budget",
+    "Choice",
+    "Chosen",
+    "Job",
+    "Page",
+    "Setting",
+    "TuningTrial",
+    "best_of",
+    "build_page",
+    "choose",
+    "collect",
+    "corpora",
+    "corpus_plan",
+    "experiment_jobs",
+    "missing_jobs",
+    "named_experiments",
+    "read_chosen",
+    "run_jobs",
+    "stale_documents",
+    "table_group",
+    "table_jobs",
+    "write_chosen",
+    "write_documents",
+]

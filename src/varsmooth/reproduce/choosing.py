@@ -1,0 +1,74 @@
+"""From the runs of a sweep to chosen values: every run below a folder is a trial of the row that it is named after."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from varsmooth.config import to_mapping
+from varsmooth.errors import InputError
+from varsmooth.recipe import load_recipe
+from varsmooth.report.runs import RunSummary, flat_config, load_run
+from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Setting, Values
+from varsmooth.reproduce.chosen import Choice, Key, TuningTrial, best_of, read_chosen, write_chosen
+
+NOT_TUNED = ("name", "data.", "evaluate.")
+HOW_LONG = frozenset(
+    f"train.{key}"
+    for key in ("seed", "steps", "save_every", "eval_every", "patience", "device", "threads", "engine", "precision")
+)
+"""What a short trial differs in from the final run without having been chosen."""
+
+
+def choose(folder: Path, plan: CorpusPlan, setting: Setting, path: Path) -> dict[Key, Choice]:
+    """Choose for each row the best trial below ``folder`` and write that to ``path``; what was chosen for others stays."""
+    found = choices_in(folder, plan, setting)
+    write_chosen(path, {**read_chosen(path).choices, **found})
+    return found
+
+
+def choices_in(folder: Path, plan: CorpusPlan, setting: Setting) -> dict[Key, Choice]:
+    """Return the best trial of each row and size below ``folder``, with all its rivals."""
+    trials: dict[Key, list[RunSummary]] = {}
+    for record in sorted(folder.rglob("record.json")):
+        run = load_run(record.parent)
+        if (key := _key(run, plan, setting)) is not None:
+            trials.setdefault(key, []).append(run)
+    if not trials:
+        raise InputError(f"--choose {folder}: holds no run of a row of {plan.name}; name the arms of a study as the rows are")
+    return {key: best_of(_trials(runs, plan.name, key)) for key, runs in trials.items()}
+
+
+def _key(run: RunSummary, plan: CorpusPlan, setting: Setting) -> Key | None:
+    row, size = run.recipe.partition("/")[0], (run.record.get("config") or {}).get("model", {}).get("hidden")
+    known = row in [each.name for each in plan.rows] and size in SIZES and run.data_name == plan.name
+    return (setting, int(size), row) if known else None
+
+
+def _trials(runs: list[RunSummary], corpus: str, key: Key) -> tuple[TuningTrial, ...]:
+    """Return a trial for each set of values and length; runs that differ by seed alone are averaged."""
+    recipe = flat_config(to_mapping(load_recipe(f"{key[2]}/{corpus}-{key[1]}")))
+    alike: dict[str, list[tuple[TuningTrial, float | None]]] = {}
+    for run in runs:
+        values = _changes(recipe, run)
+        trial = TuningTrial(values, int(run.record.get("steps") or 0), None)
+        figure = None if run.status == "failed" else run.best_valid
+        alike.setdefault(repr((sorted(values.items()), trial.steps)), []).append((trial, figure))
+    trials = []
+    for members in alike.values():
+        figures = [figure for _, figure in members if figure is not None]
+        trial = members[0][0]
+        trials.append(TuningTrial(trial.set, trial.steps, statistics.fmean(figures) if figures else None))
+    return tuple(trials)
+
+
+def _changes(recipe: Mapping[str, Any], run: RunSummary) -> Values:
+    """Return in what a run differs from its recipe, as far as that can be chosen."""
+    own = flat_config(run.record.get("config") or {})
+    return {
+        key: value
+        for key, value in own.items()
+        if key in recipe and recipe[key] != value and key not in HOW_LONG and not key.startswith(NOT_TUNED)
+    }

@@ -1,0 +1,169 @@
+"""Named experiments beside the table: lists of runs (experiments.toml), and what their records say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from varsmooth.recipe import load_recipe
+from varsmooth.report.runs import RunSummary
+from varsmooth.report.tables import Spread
+from varsmooth.reproduce import markdown
+from varsmooth.reproduce.catalogue import Budget, Values, budget_values, packaged
+from varsmooth.reproduce.chosen import Chosen
+from varsmooth.reproduce.jobs import Job, changed
+from varsmooth.reproduce.markdown import not_run, paragraphs, seeds_shown, shown
+from varsmooth.reproduce.records import load_group, perplexity
+
+SHARE = "share"
+"""What an experiment varies where it cuts the training text."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    name: str
+    row: str
+    label: str
+    set: Values = field(default_factory=dict)
+    variants: tuple[Values, ...] = ({},)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    corpora: tuple[str, ...]
+    seeds: tuple[int, ...]
+    arms: tuple[Arm, ...]
+    split: str
+    tuned: bool = False
+    """whether the figure is that at the tuned temperature"""
+    vary: str = ""
+    """the setting that makes the horizontal axis; empty: the arms alone are compared"""
+    axis: str = ""
+    values: tuple[float, ...] = ()
+    steps: tuple[int, ...] = ()
+    """of each value, where they differ"""
+    size: int = 512
+
+
+@cache
+def named_experiments() -> dict[str, Experiment]:
+    """Return the experiments by name."""
+    return {name: _experiment(name, dict(about)) for name, about in packaged("experiments.toml").items()}
+
+
+def experiment_jobs(
+    experiment: Experiment, corpus: str, chosen: Chosen, *, budget: Budget = "full", seeds: Sequence[int] = ()
+) -> list[Job]:
+    """Return the runs of an experiment on a corpus, over the values that were chosen in the paper's setting."""
+    group = group_of(experiment, budget)
+    jobs = []
+    for arm in experiment.arms:
+        recipe = load_recipe(f"{arm.row}/{corpus}-{experiment.size}")
+        for place, value in enumerate(experiment.values or (None,)):
+            own = _point_values(experiment, place)
+            for number, variant in enumerate(arm.variants):
+                values = {
+                    **chosen.values("paper", experiment.size, arm.row),
+                    **arm.set,
+                    **own,
+                    **variant,
+                    **budget_values(budget),
+                }
+                for seed in seeds or experiment.seeds:
+                    config = changed(recipe, {**values, "train.seed": seed}, f"{group}, {arm.name}")
+                    share = value if experiment.vary == SHARE and value is not None else 1.0
+                    jobs.append(Job(corpus, group, f"{point_name(arm, value, number)}-seed{seed}", config, share))
+    return jobs
+
+
+def group_of(experiment: Experiment, budget: Budget) -> str:
+    """Return the name of an experiment's folder."""
+    return experiment.name if budget == "full" else f"{experiment.name}-{budget}"
+
+
+def point_name(arm: Arm, value: float | None, variant: int) -> str:
+    """Return the name of a point's records, without the seed."""
+    parts = [arm.name, *([] if value is None else [f"{value:g}"]), *([f"v{variant + 1}"] if len(arm.variants) > 1 else [])]
+    return "-".join(parts)
+
+
+def best_runs(records: dict[str, list[RunSummary]], arm: Arm, value: float | None) -> list[RunSummary]:
+    """Return the runs of a point's best variant by development perplexity; none until all variants have been run."""
+    variants = [records.get(point_name(arm, value, number), []) for number in range(len(arm.variants))]
+    figures = [perplexity(runs, "valid", tuned=True) for runs in variants]
+    known = [(figure.mean, number) for number, figure in enumerate(figures) if figure is not None]
+    return variants[min(known)[1]] if len(known) == len(variants) else []
+
+
+def curves(
+    experiment: Experiment, results: Path, corpus: str, budget: Budget = "full"
+) -> dict[str, list[tuple[float, Spread]]]:
+    """Return the points that have been run, by the label of their arm."""
+    records = load_group(results, corpus, group_of(experiment, budget))
+    found: dict[str, list[tuple[float, Spread]]] = {}
+    for arm in experiment.arms:
+        points = [(value, _figure(experiment, best_runs(records, arm, value))) for value in experiment.values]
+        found[arm.label] = [(value, figure) for value, figure in points if figure is not None]
+    return found
+
+
+def experiment_table(experiment: Experiment, results: Path, corpus: str, budget: Budget = "full") -> str:
+    """Return what the records of an experiment say, with gaps for what has not been run."""
+    return (_curve_table if experiment.vary else _arms_table)(experiment, results, corpus, budget)
+
+
+def _curve_table(experiment: Experiment, results: Path, corpus: str, budget: Budget) -> str:
+    found = curves(experiment, results, corpus, budget)
+    header = [experiment.axis, *(f"{value:g}" for value in experiment.values)]
+    rows = [[label, *(shown(dict(points).get(value)) for value in experiment.values)] for label, points in found.items()]
+    if experiment.vary == SHARE:
+        rows += _gains(experiment, found)
+    missing = [label for label, points in found.items() if len(points) < len(experiment.values)]
+    nothing = not any(found.values())
+    return paragraphs(markdown.table(header, rows), not_run(missing, len(found) if nothing else 0))
+
+
+def _gains(experiment: Experiment, found: dict[str, list[tuple[float, Spread]]]) -> list[list[str]]:
+    """How far each later arm is below the first."""
+    (_, first), *others = found.items()
+    baseline = dict(first)
+    rows = []
+    for label, points in others:
+        own = dict(points)
+        both = [(baseline.get(value), own.get(value)) for value in experiment.values]
+        rows.append([f"gain of {label}", *(shown(plain.mean - it.mean if plain and it else None) for plain, it in both)])
+    return rows
+
+
+def _arms_table(experiment: Experiment, results: Path, corpus: str, budget: Budget) -> str:
+    records = load_group(results, corpus, group_of(experiment, budget))
+    rows, missing = [], []
+    for arm in experiment.arms:
+        runs = records.get(point_name(arm, None, 0), [])
+        missing += [] if runs else [arm.label]
+        figures = [perplexity(runs, "valid"), *(perplexity(runs, "test", tuned=tuned) for tuned in (False, True))]
+        rows.append([arm.label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
+    header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
+    return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
+
+
+def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
+    return perplexity(runs, experiment.split, tuned=experiment.tuned)
+
+
+def _point_values(experiment: Experiment, place: int) -> Values:
+    values: Values = {"train.steps": experiment.steps[place]} if experiment.steps else {}
+    if experiment.vary and experiment.vary != SHARE:
+        values[experiment.vary] = experiment.values[place]
+    return values
+
+
+def _experiment(name: str, about: dict[str, Any]) -> Experiment:
+    arms = tuple(Arm(**{**arm, "variants": tuple(arm.get("variants", [{}]))}) for arm in about.pop("arms"))
+    lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    return Experiment(name=name, arms=arms, **lists)

@@ -1,0 +1,52 @@
+"""Tables and figures as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from varsmooth.report.tables import Spread
+
+NOTHING = "-"
+Cells = Sequence[str]
+
+
+def table(header: Cells, rows: Iterable[Cells], texts: int = 1) -> str:
+    """Return a table whose first ``texts`` columns are words, the others figures."""
+    rule = ["---" if number < texts else "---:" for number in range(len(header))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
+
+
+def shown(value: Spread | float | None, decimals: int = 2) -> str:
+    """Return ``70.52 ±0.20``; a single figure has no spread, a missing one is a dash."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, Spread):
+        deviation = "" if value.deviation is None else f" ±{value.deviation:.{decimals}f}"
+        return f"{value.mean:,.{decimals}f}{deviation}"
+    return f"{value:,.{decimals}f}"
+
+
+def paper_shown(value: float | None) -> str:
+    """Return a figure as the paper prints it."""
+    return shown(value, 1)
+
+
+def pair(valid: Spread | None, test: Spread | None) -> str:
+    """Return ``valid / test`` in one cell."""
+    return NOTHING if valid is None and test is None else f"{shown(valid)} / {shown(test)}"
+
+
+def seeds_shown(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds)) or NOTHING
+
+
+def not_run(labels: Sequence[str], total: int) -> str:
+    """Say what has no record yet."""
+    if not labels:
+        return ""
+    return "Not run yet." if len(labels) == total else f"Not run yet: {'; '.join(labels)}."
+
+
+def paragraphs(*parts: str) -> str:
+    """Join what is there, with an empty line between."""
+    return "\n\n".join(part for part in parts if part)

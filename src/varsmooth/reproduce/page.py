@@ -1,0 +1,129 @@
+"""All that the records say, as named parts: tables, and pictures that are drawn where they are wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from varsmooth.reproduce import cost, markdown, tables
+from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, Budget, CorpusPlan, corpora
+from varsmooth.reproduce.chosen import FILE, read_chosen
+from varsmooth.reproduce.experiments import Experiment, curves, experiment_table, group_of, named_experiments
+from varsmooth.reproduce.jobs import table_group
+from varsmooth.reproduce.markdown import not_run, paragraphs
+from varsmooth.reproduce.pictures import line_chart
+from varsmooth.reproduce.running import SPENT
+
+
+@dataclass(frozen=True)
+class Page:
+    """Parts by name, and pictures by the name of their file."""
+
+    parts: dict[str, str]
+    pictures: dict[str, Callable[[], bytes]]
+
+    def with_links(self, document: Path, images: Path) -> dict[str, str]:
+        """Return the parts as a document in the folder ``document`` shows them; both are relative to one root."""
+        linked = {}
+        for name, text in self.parts.items():
+            for picture in self.pictures:
+                text = text.replace(f"({picture})", f"({Path(os.path.relpath(images / picture, document)).as_posix()})")
+            linked[name] = text
+        return linked
+
+
+def build_page(results: Path) -> Page:
+    """Build everything from the records below ``results``; no data and no GPU is needed."""
+    page = Page({"headline": tables.headline_table(results)}, {})
+    for plan in corpora().values():
+        _add_tables(page, results, plan)
+        page.parts[f"{plan.name}/chosen"] = chosen_table(results, plan)
+        page.parts[f"{plan.name}/time"] = time_spent(results, plan)
+        for experiment in named_experiments().values():
+            for budget in BUDGETS if plan.name in experiment.corpora else ():
+                _add_experiment(page, results, plan, experiment, budget)
+    _add_cost(page, results)
+    return page
+
+
+def corpus_page(page: Page, plan: CorpusPlan) -> str:
+    """Return what there is on one corpus as one document, its pictures beside it."""
+    prefix = f"{plan.name}/"
+    own = {name.removeprefix(prefix): text for name, text in page.parts.items() if name.startswith(prefix)}
+    sections = [f"## {name}\n\n{text}" for name, text in {**own, "cost": page.parts["cost"]}.items() if not _is_empty(text)]
+    return paragraphs(f"# {plan.title}", *(sections or ["Not run yet."])) + "\n"
+
+
+def _is_empty(text: str) -> bool:
+    """Whether a part has nothing of ours in it."""
+    return text.endswith(("Not run yet.", "Nothing chosen yet.", "no figures for this corpus."))
+
+
+def chosen_table(results: Path, plan: CorpusPlan) -> str:
+    """Return what was chosen for each row, and from how many trials."""
+    choices = read_chosen(results / plan.name / FILE).choices
+    rows = []
+    for (setting, size, row), choice in choices.items():
+        values = ", ".join(f"`{key}={value}`" for key, value in choice.set.items())
+        rows.append([row, str(size), setting, values or "as the recipe", str(len(choice.trials))])
+    return markdown.table(["row", "size", "setting", "values", "trials"], rows, texts=4) if rows else "Nothing chosen yet."
+
+
+def time_spent(results: Path, plan: CorpusPlan) -> str:
+    """Return the minutes that fleets took, by hardware."""
+    path = results / plan.name / SPENT
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    spent: dict[str, tuple[int, float]] = {}
+    for line in lines:
+        runs, seconds = spent.get(str(line["hardware"]), (0, 0.0))
+        spent[str(line["hardware"])] = runs + line["finished"], seconds + line["seconds"]
+    rows = [[name, str(runs), f"{seconds / 60:,.0f}"] for name, (runs, seconds) in spent.items()]
+    return markdown.table(["hardware", "runs", "minutes"], rows) if rows else not_run(["time"], 1)
+
+
+def _add_tables(page: Page, results: Path, plan: CorpusPlan) -> None:
+    for setting in SETTINGS:
+        for size in SIZES:
+            for budget in BUDGETS:
+                group = table_group(size, setting, budget)
+                page.parts[f"{plan.name}/{group}"] = tables.main_table(results, plan, group)
+                page.parts[f"{plan.name}/{group}/predictions"] = tables.predictions_table(results, plan, group) or not_run(
+                    ["it"], 1
+                )
+                page.parts[f"{plan.name}/{group}/speed"] = tables.speed_table(results, plan, group)
+                page.parts[f"{plan.name}/{group}/bands"] = tables.bands_table(results, plan, group)
+                page.parts[f"{plan.name}/{group}/calibration"] = tables.calibration_table(results, plan, group)
+    page.parts[f"{plan.name}/sampling"] = tables.sampling_table(results, plan)
+
+
+def _add_experiment(page: Page, results: Path, plan: CorpusPlan, experiment: Experiment, budget: Budget) -> None:
+    group = group_of(experiment, budget)
+    text = experiment_table(experiment, results, plan.name, budget)
+    found = curves(experiment, results, plan.name, budget) if experiment.vary else {}
+    if any(len(points) > 1 for points in found.values()):
+        picture = f"{plan.name}-{group}.png"
+        title = f"{experiment.title}, {plan.title}"
+        log = experiment.vary == "share"
+        page.pictures[picture] = partial(
+            line_chart, found, title=title, across=experiment.axis, up=f"{experiment.split} perplexity", logarithmic=log
+        )
+        text = paragraphs(f"![{title}]({picture})", text)
+    page.parts[f"{plan.name}/{group}"] = text
+
+
+def _add_cost(page: Page, results: Path) -> None:
+    parts = []
+    for across, label in (("words", "words in the vocabulary, 512 units"), ("size", "units per layer, 10,000 words")):
+        found = cost.cost_curves(results, across)
+        if not any(len(points) > 1 for points in found.values()):
+            continue
+        picture, title = f"cost-{across}.png", f"Time of a training step over {label}"
+        page.pictures[picture] = partial(
+            line_chart, found, title=title, across=label, up="ms/step", logarithmic=True, floor=cost.FLOOR
+        )
+        parts.append(f"![{title}]({picture})")
+    page.parts["cost"] = paragraphs(*parts, cost.cost_table(results))

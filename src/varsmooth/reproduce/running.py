@@ -1,0 +1,135 @@
+"""Training what is missing: one fleet for each corpus, whose finished runs leave their records in ``results``."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from varsmooth.config import load_config, to_mapping
+from varsmooth.errors import InputError
+from varsmooth.experiment import Reporting, from_anywhere
+from varsmooth.files import write_atomically
+from varsmooth.fleet import FleetOutcome, Trial, is_fleet, resume_fleet, start_fleet
+from varsmooth.fleet.trials import FleetFolder
+from varsmooth.report.runs import flat_config
+from varsmooth.reproduce.jobs import Job, changed
+from varsmooth.reproduce.shares import data_for
+from varsmooth.train.folder import RunFolder
+
+SPENT = "spent.jsonl"
+NOT_COMPARED = frozenset({"data.name", "data.data_dir", "train.save_every", "train.device", "train.threads"})
+"""What may differ between the run that was planned and the one that was recorded."""
+
+
+def missing_jobs(jobs: Sequence[Job], results: Path) -> list[Job]:
+    """Return the jobs without a finished record of the same configuration."""
+    return [job for job in jobs if not _is_recorded(job, results)]
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    out: Path,
+    results: Path,
+    reporting: Reporting,
+    *,
+    at_once: int | None = None,
+    data_dir: Path | None = None,
+) -> FleetOutcome:
+    """Train the jobs that have no record yet into the fleet ``out``, going on with what is there, and keep their records."""
+    collect(jobs, out, results)
+    missing = missing_jobs(jobs, results)
+    if not missing:
+        return FleetOutcome([], None)
+    trials = [_trial(job, out, data_dir) for job in missing]
+    _refuse_other_runs(trials, out)
+    began = time.monotonic()
+    try:
+        outcome = _train(trials, out, reporting, at_once)
+    finally:
+        kept = collect(missing, out, results)
+    _note_time(results / missing[0].corpus / SPENT, missing, kept, time.monotonic() - began, outcome)
+    return outcome
+
+
+def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:
+    """Copy record and metrics of every finished run to its place in ``results``; return the jobs that had one."""
+    kept = []
+    for job in jobs:
+        folder = RunFolder(out / job.trial_name)
+        if not folder.record_path.is_file():
+            continue
+        record = folder.read_record()
+        if record.get("status") != "finished" or not _fits(job, record):
+            continue
+        target = job.record_folder(results)
+        if folder.metrics_path.is_file():
+            write_atomically(target / "metrics.jsonl", folder.metrics_path.read_bytes())
+        text = json.dumps(_without_paths(record), indent=2, ensure_ascii=False, allow_nan=False)
+        write_atomically(target / "record.json", f"{text}\n".encode())
+        kept.append(job)
+    return kept
+
+
+def _train(trials: list[Trial], out: Path, reporting: Reporting, at_once: int | None) -> FleetOutcome:
+    if not is_fleet(out):
+        return start_fleet(trials, out, reporting, at_once)
+    with FleetFolder.open(out, lock=True) as folder:
+        folder.write_trials(trials)
+    return resume_fleet(out, reporting, at_once)
+
+
+def _trial(job: Job, out: Path, data_dir: Path | None) -> Trial:
+    values = {"data.name": data_for(job.corpus, job.share, out, data_dir)}
+    if data_dir is not None:
+        values["data.data_dir"] = str(data_dir)
+    return Trial(job.trial_name, from_anywhere(changed(job.config, values, "--data-dir")))
+
+
+def _refuse_other_runs(trials: Sequence[Trial], out: Path) -> None:
+    """A run's folder goes on with its own configuration, so it must be the one that is wanted now."""
+    for trial in trials:
+        folder = RunFolder(out / trial.name)
+        if not folder.config_path.is_file():
+            continue
+        differing = _differing(flat_config(to_mapping(load_config(folder.config_path))), flat_config(to_mapping(trial.config)))
+        if differing:
+            raise InputError(
+                f"{folder.path} was begun with another {', '.join(differing)}; remove that folder, or give another --out"
+            )
+
+
+def _is_recorded(job: Job, results: Path) -> bool:
+    folder = RunFolder(job.record_folder(results))
+    if not folder.record_path.is_file():
+        return False
+    record = folder.read_record()
+    return record.get("status") == "finished" and _fits(job, record)
+
+
+def _fits(job: Job, record: dict[str, Any]) -> bool:
+    return not _differing(flat_config(record.get("config") or {}), flat_config(to_mapping(job.config)))
+
+
+def _differing(recorded: dict[str, Any], planned: dict[str, Any]) -> list[str]:
+    """Return the settings that differ; a record that is older than a setting had no choice."""
+    return [key for key, value in planned.items() if key in recorded and key not in NOT_COMPARED and recorded[key] != value]
+
+
+def _without_paths(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record with names of data in place of paths, which mean nothing elsewhere."""
+    config, data = record.get("config") or {}, record.get("data") or {}
+    own = config.get("data", {})
+    named = {**own, "name": Path(own.get("name", "")).name, "data_dir": ""}
+    return {**record, "data": {**data, "name": Path(data.get("name", "")).name}, "config": {**config, "data": named}}
+
+
+def _note_time(path: Path, jobs: Sequence[Job], kept: Sequence[Job], seconds: float, outcome: FleetOutcome) -> None:
+    """Add a line on what this fleet has cost; a run's own seconds include the turns of the others."""
+    hardware = next((record["hardware"]["name"] for record in outcome.records if record.get("hardware")), None)
+    groups = list(dict.fromkeys(job.group for job in jobs))
+    line = {"groups": groups, "runs": len(jobs), "finished": len(kept), "seconds": round(seconds, 1), "hardware": hardware}
+    known = path.read_bytes() if path.is_file() else b""
+    write_atomically(path, known + json.dumps(line).encode() + b"\n")

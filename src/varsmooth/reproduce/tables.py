@@ -1,0 +1,217 @@
+"""The paper's table with ours beside it, cell by cell, and what else the records of a table say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from varsmooth.evaluate import Band
+from varsmooth.report.runs import RunSummary
+from varsmooth.report.tables import Spread
+from varsmooth.reproduce import markdown
+from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
+from varsmooth.reproduce.jobs import table_group
+from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs, seeds_shown, shown
+from varsmooth.reproduce.records import load_group, over_seeds, perplexity, result_of, sampled_perplexity
+
+PREDICTIONS = ("mode", "mean", "mean-input")
+BASELINE = "vanilla"
+Runs = dict[str, list[RunSummary]]
+
+
+def main_table(results: Path, plan: CorpusPlan, group: str) -> str:
+    """Return valid and test perplexity by each row's own prediction beside the paper's; missing rows leave gaps."""
+    size = int(group.partition("-")[0])
+    runs = load_group(results, plan.name, group)
+    header = ["model", "seeds", "valid, paper", "valid", "test, paper", "test", "below the paper", "test, tuned temperature"]
+    rows = [_main_row(plan.name, size, row, runs.get(row.name, [])) for row in plan.rows]
+    missing = [row.label for row in plan.rows if row.name not in runs]
+    return paragraphs(markdown.table(header, rows), _gains(plan, runs), not_run(missing, len(plan.rows)))
+
+
+def predictions_table(results: Path, plan: CorpusPlan, group: str) -> str:
+    """Return every prediction, valid / test, at temperature 1 and at the one tuned on valid; empty without records."""
+    runs = load_group(results, plan.name, group)
+    rows = []
+    for row in _present(plan, runs):
+        members = runs[row.name]
+        cells = [
+            pair(*(perplexity(members, split, predict, tuned=tuned) for split in ("valid", "test")))
+            for tuned in (False, True)
+            for predict in PREDICTIONS
+        ]
+        rows.append([row.label, *cells])
+    header = ["model", *PREDICTIONS, *(f"{predict}, tuned temperature" for predict in PREDICTIONS)]
+    return markdown.table(header, rows) if rows else ""
+
+
+def sampling_table(results: Path, plan: CorpusPlan) -> str:
+    """Return development perplexities by draws beside the paper's, which averages log-likelihoods."""
+    rows, missing = [], []
+    for size in SIZES:
+        runs, paper = load_group(results, plan.name, table_group(size, "paper", "full")), paper_sampling(plan.name, size)
+        for row in plan.rows:
+            if row.name not in paper:
+                continue
+            members = runs.get(row.name, [])
+            draws = [sampled_perplexity(members, "valid", average) for average in ("geometric", "arithmetic")]
+            missing += [f"{row.label}, {size}"] if draws[0] is None else []
+            fixed = perplexity(members, "valid")
+            rows.append([row.label, str(size), paper_shown(paper.get(row.name)), *map(shown, draws), shown(fixed)])
+    if not rows:
+        return "The paper has no figures for this corpus."
+    header = ["model", "size", "paper", "log-likelihoods averaged", "probabilities averaged", "without draws"]
+    return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
+
+
+def speed_table(results: Path, plan: CorpusPlan, group: str) -> str:
+    """Return how soon each row reaches the development perplexity that the paper's tied vanilla ends with."""
+    goal = paper_cell(plan.name, int(group.partition("-")[0]), BASELINE).valid or 0.0
+    runs = load_group(results, plan.name, group)
+    rows = []
+    for row in _present(plan, runs):
+        members = runs[row.name]
+        steps = over_seeds(members, partial(_steps_to, goal=goal))
+        times = [over_seeds(members, partial(_minutes, goal=figure)) for figure in (goal, None)]
+        rows.append([row.label, shown(steps, 0), *(shown(time, 1) for time in times)])
+    header = ["model", f"steps to {goal} on valid", "minutes to it", "minutes in all"]
+    return markdown.table(header, rows) if rows else not_run(["speed"], 1)
+
+
+def bands_table(results: Path, plan: CorpusPlan, group: str) -> str:
+    """Return test perplexity by the target's training count, vanilla beside the best smoothing row, each at its temperature."""
+    runs = load_group(results, plan.name, group)
+    best = best_smoothing(plan, runs)
+    first = result_of(runs[BASELINE][0], "test", tuned=True) if BASELINE in runs else None
+    if best is None or first is None or not first.get("bands"):
+        return not_run(["bands"], 1)
+    bands = first["bands"]
+    header = ["training count of the target", *map(_band_name, bands)]
+    share = [f"{band['tokens'] / first['tokens']:.1%}" for band in bands]
+    rows = [["share of the tokens", *share]]
+    figures = {}
+    for name, label in ((BASELINE, _label(plan, BASELINE)), (best.name, best.label)):
+        figures[name] = [_band_perplexity(runs[name], index) for index in range(len(bands))]
+        rows.append([label, *map(shown, figures[name])])
+    gains = [_relative(*both) for both in zip(figures[BASELINE], figures[best.name], strict=True)]
+    return markdown.table(header, [*rows, ["lower by", *gains]])
+
+
+def calibration_table(results: Path, plan: CorpusPlan, group: str) -> str:
+    """Return the expected calibration error on test before and after the temperature, and the temperature."""
+    runs = load_group(results, plan.name, group)
+    rows = []
+    for row in _present(plan, runs):
+        members = runs[row.name]
+        temperature = over_seeds(members, lambda run: (result_of(run, "test", tuned=True) or {}).get("temperature"))
+        errors = [over_seeds(members, partial(_calibration_error, tuned=tuned)) for tuned in (False, True)]
+        rows.append([row.label, *(shown(error, 4) for error in errors), shown(temperature, 3)])
+    header = ["model", "error at temperature 1", "at the tuned temperature", "temperature"]
+    return markdown.table(header, rows) if rows else not_run(["calibration"], 1)
+
+
+def headline_table(results: Path) -> str:
+    """Return test perplexities of the headline rows, eight at most: the paper's, ours in its setting, and ours tuned."""
+    plans = list(corpora().values())
+    header = ["model", "size"]
+    for plan in plans:
+        header += [f"{plan.title}: paper", "ours, its setting", "ours, tuned"]
+    runs = {
+        (plan.name, size, setting): load_group(results, plan.name, table_group(size, setting, "full"))
+        for plan in plans
+        for size in SIZES
+        for setting in ("paper", "tuned")
+    }
+    rows = []
+    for size in SIZES:
+        for row in [row for row in plans[0].rows if row.headline]:
+            cells = [row.label, str(size)]
+            for plan in plans:
+                ours = [runs[plan.name, size, setting].get(row.name, []) for setting in ("paper", "tuned")]
+                cells += [
+                    paper_shown(paper_cell(plan.name, size, row.name).test),
+                    *(shown(perplexity(it, "test")) for it in ours),
+                ]
+            rows.append(cells)
+    return paragraphs(markdown.table(header, rows), "" if any(runs.values()) else not_run(["all"], 1))
+
+
+def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
+    """Return the variational row with the lowest development perplexity at its tuned temperature."""
+    rivals = {}
+    for row in _present(plan, runs):
+        found = perplexity(runs[row.name], "valid", tuned=True)
+        if found is not None and _method(runs[row.name][0]) == "variational":
+            rivals[row] = found.mean
+    return min(rivals, key=rivals.__getitem__) if rivals else None
+
+
+def _main_row(corpus: str, size: int, row: Row, runs: Sequence[RunSummary]) -> list[str]:
+    paper, valid, test = paper_cell(corpus, size, row.name), perplexity(runs, "valid"), perplexity(runs, "test")
+    below = None if paper.test is None or test is None else paper.test - test.mean
+    figures = [paper_shown(paper.valid), shown(valid), paper_shown(paper.test), shown(test), shown(below, 1)]
+    return [row.label, seeds_shown([run.seed for run in runs]), *figures, shown(perplexity(runs, "test", tuned=True))]
+
+
+def _gains(plan: CorpusPlan, runs: Runs) -> str:
+    """Say how far smoothing is below tied vanilla: the element-wise row, of which the paper claims most, and the best."""
+    sentences = []
+    for tuned, name, about in (
+        (False, "element-kneser-ney", "at temperature 1"),
+        (
+            True,
+            getattr(best_smoothing(plan, runs), "name", ""),
+            "each at its tuned temperature; the best smoothing row on valid",
+        ),
+    ):
+        plain, smoothed = (perplexity(runs.get(row, []), "test", tuned=tuned) for row in (BASELINE, name))
+        if plain is not None and smoothed is not None:
+            sentences.append(f"{plain.mean - smoothed.mean:.2f} ({_label(plan, name)}, {about})")
+    return f"Below tied vanilla on test: {'; '.join(sentences)}." if sentences else ""
+
+
+def _present(plan: CorpusPlan, runs: Runs) -> list[Row]:
+    return [row for row in plan.rows if row.name in runs]
+
+
+def _label(plan: CorpusPlan, name: str) -> str:
+    return next((row.label for row in plan.rows if row.name == name), name)
+
+
+def _method(run: RunSummary) -> str:
+    return str((run.record.get("config") or {}).get("smoothing", {}).get("method", "none"))
+
+
+def _band_name(band: dict[str, Any]) -> str:
+    low, high = band["low"], band["high"]
+    return f"{low:,} or more" if high is None else str(low) if low == high else f"{low}-{high}"
+
+
+def _band_perplexity(runs: Sequence[RunSummary], index: int) -> Spread | None:
+    def figure(run: RunSummary) -> float | None:
+        bands = (result_of(run, "test", tuned=True) or {}).get("bands") or []
+        return Band(**bands[index]).perplexity if index < len(bands) else None
+
+    return over_seeds(runs, figure)
+
+
+def _relative(plain: Spread | None, smoothed: Spread | None) -> str:
+    return markdown.NOTHING if plain is None or smoothed is None else f"{1 - smoothed.mean / plain.mean:.1%}"
+
+
+def _steps_to(run: RunSummary, goal: float) -> float | None:
+    return next((float(step) for step, value in run.curve if value <= goal), None)
+
+
+def _minutes(run: RunSummary, goal: float | None) -> float | None:
+    """The minutes to a perplexity, or of the whole run, its share of the others' turns included."""
+    steps = run.record.get("steps") if goal is None else _steps_to(run, goal)
+    each = run.record.get("ms_per_step")
+    return None if steps is None or each is None else float(steps * each / 60_000)
+
+
+def _calibration_error(run: RunSummary, tuned: bool) -> float | None:
+    found = (result_of(run, "test", tuned=tuned) or {}).get("calibration") or {}
+    return found.get("error")

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from varsmooth import InputError
+from varsmooth.recipe import load_recipe, recipe_names
+from varsmooth.reproduce.catalogue import (
+    SIZES,
+    PaperCell,
+    budget_values,
+    corpora,
+    corpus_plan,
+    draws_for,
+    packaged,
+    paper_cell,
+    paper_sampling,
+)
+from varsmooth.reproduce.chosen import Chosen
+from varsmooth.reproduce.experiments import experiment_jobs, named_experiments, point_name
+from varsmooth.reproduce.jobs import table_jobs
+
+NOTHING = Chosen("chosen.toml", {})
+PRINTED = """
+vanilla-untied 512 89.6 84.5 106.3 100.8
+vanilla 512 80.0 74.0 90.6 86.6
+noising-linear-interpolation 512 79.4 73.3 88.9 84.6
+noising-kneser-ney 512 75.0 70.7 86.1 82.1
+smoothing-linear-interpolation 512 76.3 71.2 84.0 79.6
+smoothing-kneser-ney 512 74.5 70.6 84.9 80.9
+element-kneser-ney 512 70.5 66.8 - -
+vanilla-untied 1024 90.3 85.5 97.6 91.9
+vanilla 1024 75.9 70.2 85.2 81.0
+noising-linear-interpolation 1024 75.5 70.2 84.3 80.1
+noising-kneser-ney 1024 71.4 67.3 81.9 78.3
+smoothing-linear-interpolation 1024 71.7 67.8 80.5 76.6
+smoothing-kneser-ney 1024 70.8 66.9 80.9 76.7
+element-kneser-ney 1024 68.6 64.5 - -
+"""
+
+
+def test_every_cell_of_the_papers_table():
+    """As its LaTeX has them, line by line: PTB valid, test, WikiText-2 valid, test."""
+    cells = 0
+    for line in PRINTED.split("\n")[1:-1]:
+        row, size, *figures = line.split()
+        numbers = [None if figure == "-" else float(figure) for figure in figures]
+        assert paper_cell("ptb", int(size), row) == PaperCell(*numbers[:2])
+        assert paper_cell("wikitext-2", int(size), row) == PaperCell(*numbers[2:])
+        cells += 4
+    held = [cell for corpus in ("ptb", "wikitext-2") for rows in packaged("paper.toml")[corpus].values() for cell in rows]
+    assert cells == 2 * len(held) == 56
+    assert paper_cell("ptb", 512, "smoothing-blank") == PaperCell(None, None)
+
+
+def test_the_papers_samples():
+    assert paper_sampling("ptb", 512) == {"noising-kneser-ney": 96.5, "smoothing-kneser-ney": 89.8}
+    assert paper_sampling("ptb", 1024) == {"noising-kneser-ney": 85.1, "smoothing-kneser-ney": 78.7}
+    assert paper_sampling("wikitext-2", 512) == {}
+    assert [draws_for("ptb", 512, row) for row in ("vanilla", "noising-kneser-ney")] == [0, 20]
+    assert draws_for("wikitext-2", 512, "noising-kneser-ney") == 0
+
+
+def test_every_row_is_a_recipe_at_both_sizes_and_every_row_of_the_paper_is_there():
+    assert {name: len(plan.rows) for name, plan in corpora().items()} == {"ptb": 10, "wikitext-2": 8}
+    for plan in corpora().values():
+        names = [row.name for row in plan.rows]
+        for size in SIZES:
+            assert {f"{name}/{plan.name}-{size}" for name in names} <= set(recipe_names())
+            assert set(packaged("paper.toml")[plan.name][str(size)]) <= set(names)
+        assert sum(row.headline for row in plan.rows) == 4, "eight rows at both sizes"
+    with pytest.raises(InputError, match="did you mean 'wikitext-2'"):
+        corpus_plan("wikitext2")
+
+
+def test_the_papers_setting_is_that_of_the_recipes():
+    jobs = table_jobs(corpus_plan("ptb"), NOTHING, size=1024)
+    assert len(jobs) == 20, "ten rows and two seeds"
+    by_name = {job.name: job.config for job in jobs}
+    assert by_name["vanilla-seed2"].dropout.tables == 0.7
+    assert by_name["vanilla-seed2"].train.seed == 2
+    assert by_name["smoothing-kneser-ney-seed1"].evaluate.samples == 20
+    assert by_name["element-kneser-ney-seed1"].evaluate.samples == 0
+    assert jobs[0].trial_name == "1024-paper-vanilla-untied-seed1"
+    assert jobs[0].record_folder(Path("r")) == Path("r/ptb/1024-paper/vanilla-untied-seed1")
+
+
+def test_wikitext_differs_by_its_data_alone():
+    plans = [table_jobs(corpus_plan(name), NOTHING, size=512, seeds=[1]) for name in ("ptb", "wikitext-2")]
+    configs = [{job.name: job.config for job in jobs} for jobs in plans]
+    assert set(configs[1]) < set(configs[0])
+    for name, config in configs[1].items():
+        assert (config.data.name, configs[0][name].data.name) == ("wikitext-2", "ptb")
+        assert (config.smoothing, config.dropout, config.model) == (
+            configs[0][name].smoothing,
+            configs[0][name].dropout,
+            configs[0][name].model,
+        )
+
+
+def test_a_quick_budget_is_shorter_and_has_a_place_of_its_own():
+    full, quick = (table_jobs(corpus_plan("ptb"), NOTHING, size=512, budget=budget) for budget in ("full", "quick"))
+    assert quick[0].group == "512-paper-quick"
+    assert quick[0].config.train.steps == budget_values("quick")["train.steps"] < full[0].config.train.steps / 4
+    assert len(quick) == len(full) == 30
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 513}, "--size must be one of 512, 1024, got 513"),
+        ({"rows": ["vanila"]}, "did you mean 'vanilla'"),
+        ({"budget": "ful"}, "--budget"),
+        ({"setting": "paaper"}, "--setting"),
+        ({"setting": "tuned"}, r"chosen.toml: has no \[tuned.512.ROW\]"),
+        ({"setting": "tuned", "rows": ["vanilla"]}, r"chosen.toml: has no \[tuned.512.vanilla\]"),
+        ({"seeds": [-1]}, "train.seed"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(options, message):
+    with pytest.raises(InputError, match=message):
+        table_jobs(corpus_plan("ptb"), NOTHING, **{"size": 512, **options})
+
+
+def test_every_experiment_can_be_planned_and_changes_what_it_says():
+    assert set(named_experiments()) == {"gamma", "ablation", "data-size"}
+    for experiment in named_experiments().values():
+        for corpus in experiment.corpora:
+            jobs = experiment_jobs(experiment, corpus, NOTHING)
+            points = len(experiment.values or [0]) * sum(len(arm.variants) for arm in experiment.arms)
+            assert len(jobs) == len({job.name for job in jobs}) == points * len(experiment.seeds)
+            assert all(re.fullmatch(r"\w[\w.+=,@-]*", job.trial_name) for job in jobs)
+            assert len({(job.share, repr(job.config)) for job in jobs}) == len(jobs), "no two runs are the same"
+
+
+def test_the_gamma_figure_goes_from_0_05_to_0_6():
+    jobs = {job.name: job.config for job in experiment_jobs(named_experiments()["gamma"], "ptb", NOTHING)}
+    for arm, row in (("word", "smoothing-kneser-ney"), ("element", "element-kneser-ney")):
+        assert jobs[f"{arm}-0.05-seed1"].smoothing.gamma == 0.05
+        assert jobs[f"{arm}-0.6-seed1"].smoothing.gamma == 0.6
+        assert jobs[f"{arm}-0.2-seed1"] == load_recipe(f"{row}/ptb-512"), "nothing else is changed"
+
+
+def test_arms_of_the_data_size_curve_have_the_same_budget():
+    experiment = named_experiments()["data-size"]
+    assert len({len(arm.variants) for arm in experiment.arms}) == 1
+    jobs = experiment_jobs(experiment, "wikitext-2", NOTHING)
+    assert {job.share for job in jobs} == {0.05, 0.1, 0.25, 0.5, 1.0}
+    assert {job.config.train.steps for job in jobs if job.share == 0.05} == {5000}
+    assert jobs[0].name == f"{point_name(experiment.arms[0], 0.05, 0)}-seed1" == "vanilla-0.05-v1-seed1"

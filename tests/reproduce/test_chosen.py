@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runs_for_tests import record
+from varsmooth import InputError
+from varsmooth.config import override, to_mapping
+from varsmooth.recipe import load_recipe
+from varsmooth.reproduce import Choice, TuningTrial, best_of, choose, corpus_plan, read_chosen, table_jobs, write_chosen
+
+TRIALS = (
+    TuningTrial({"train.lr": 0.002, "smoothing.predict": "mode"}, 9000, 70.25),
+    TuningTrial({"train.lr": 0.003, "model.tied": True}, 9000, 69.5),
+    TuningTrial({"train.lr": 0.1}, 9000, None),
+    TuningTrial({"train.lr": 0.004}, 3000, 60.0),
+)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    choices = {("tuned", 512, "vanilla"): best_of(TRIALS), ("paper", 1024, "smoothing-kneser-ney"): Choice({})}
+    write_chosen(tmp_path / "chosen.toml", choices)
+    assert read_chosen(tmp_path / "chosen.toml").choices == choices
+
+
+def test_the_best_on_the_development_set_is_chosen_among_the_longest():
+    assert best_of(TRIALS) == Choice({"train.lr": 0.003, "model.tied": True}, TRIALS)
+    with pytest.raises(InputError, match="none of the longest trials"):
+        best_of(TRIALS[2:3])
+
+
+def test_chosen_values_reach_the_runs_and_a_larger_model_inherits_what_it_does_not_say(tmp_path):
+    path = tmp_path / "chosen.toml"
+    path.write_text(
+        'format = "varsmooth.chosen.1"\n'
+        "[tuned.512.smoothing-kneser-ney]\n"
+        'set = {"train.lr" = 0.002, "train.l2" = 1e-3, "smoothing.gamma" = 0.3, "dropout.tables" = 0.6}\n'
+        "[tuned.1024.smoothing-kneser-ney]\n"
+        'set = {"dropout.tables" = 0.65, "train.l2" = 1e-4}\n'
+    )
+    chosen = read_chosen(path)
+    jobs = [table_jobs(corpus_plan("ptb"), chosen, size=size, setting="tuned", seeds=[1]) for size in (512, 1024)]
+    assert [[job.name for job in each] for each in jobs] == [["smoothing-kneser-ney-seed1"]] * 2, "the rows that were tuned"
+    small, large = (each[0].config for each in jobs)
+    assert (small.train.lr, small.train.l2, small.smoothing.gamma, small.dropout.tables) == (0.002, 0.001, 0.3, 0.6)
+    assert (large.train.lr, large.train.l2, large.smoothing.gamma, large.dropout.tables) == (0.002, 0.0001, 0.3, 0.65)
+    assert chosen.values("paper", 512, "smoothing-kneser-ney") == {}
+
+
+def test_a_setting_that_does_not_exist_is_named_with_its_file(tmp_path):
+    path = tmp_path / "chosen.toml"
+    path.write_text('format = "varsmooth.chosen.1"\n[paper.512.vanilla]\nset = {"train.lrr" = 0.002}\n')
+    with pytest.raises(InputError, match=r"chosen.toml, paper.512.vanilla: unknown key 'train.lrr'; did you mean 'train.lr'"):
+        table_jobs(corpus_plan("ptb"), read_chosen(path), size=512)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[paper.512.vanilla]\n", "must begin with format"),
+        ("[papr.512.vanilla]\n", "did you mean 'paper'"),
+        ("[paper.big.vanilla]\n", "must name a size"),
+        ("[paper.512]\nvanilla = 3\n", "paper.512.vanilla must be a table"),
+        ('[paper.512.vanilla]\nsett = {"a" = 1}\n', "did you mean 'set'"),
+        ("[paper.512.vanilla]\nset = 3\n", "vanilla.set must be a table"),
+        ("[[paper.512.vanilla.trials]]\nsteps = 3\n", "every trial needs set, steps"),
+        ("= 3", "not valid TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, message):
+    path = tmp_path / "chosen.toml"
+    path.write_text(text if "format" in message else f'format = "varsmooth.chosen.1"\n{text}')
+    with pytest.raises(InputError, match=message) as refused:
+        read_chosen(path)
+    assert str(path) in str(refused.value)
+
+
+def test_without_a_file_nothing_was_chosen(tmp_path):
+    assert read_chosen(tmp_path / "absent.toml").choices == {}
+
+
+# From the runs of a sweep
+
+
+@pytest.fixture
+def trial(tmp_path):
+    def trial(
+        number: int, valid: float | None, *settings: str, row: str = "vanilla", steps: int = 100, **changes: object
+    ) -> None:
+        config = override(load_recipe(f"{row}/ptb-512"), ["train.steps=100", "evaluate.batch=3", *settings])
+        folder = tmp_path / "sweep" / row / f"trial-{number}"
+        folder.mkdir(parents=True)
+        content = record(row, config.train.seed, config=to_mapping(config), steps=steps)
+        content["data"]["name"] = "ptb"
+        content["best"]["valid_perplexity"] = valid
+        (folder / "record.json").write_text(json.dumps({**content, **changes}))
+
+    return trial
+
+
+def test_the_runs_of_a_sweep_become_choices(tmp_path, trial):
+    trial(0, 80.0)
+    trial(1, 79.0, "train.lr=0.002", "dropout.tables=0.6")
+    trial(2, 60.0, "train.lr=0.004", steps=30, status="stopped")
+    trial(3, 10.0, "train.lr=0.5", status="failed")
+    trial(4, 81.0, "dropout.tables=0.4", "train.seed=1")
+    trial(5, 73.0, "dropout.tables=0.4", "train.seed=2")
+    trial(0, 75.0, "smoothing.gamma=0.3", row="smoothing-kneser-ney")
+    trial(0, 1.0, row="word-dropout")
+    path = tmp_path / "results" / "chosen.toml"
+    write_chosen(path, {("paper", 512, "vanilla"): Choice({"train.lr": 0.003})})
+    found = choose(tmp_path / "sweep", corpus_plan("ptb"), "tuned", path)
+    assert set(found) == {("tuned", 512, "vanilla"), ("tuned", 512, "smoothing-kneser-ney")}
+    vanilla = found["tuned", 512, "vanilla"]
+    assert vanilla.set == {"dropout.tables": 0.4}, "77 over two seeds; nothing of how long or on what a trial was"
+    assert vanilla.trials == (
+        TuningTrial({}, 100, 80.0),
+        TuningTrial({"train.lr": 0.002, "dropout.tables": 0.6}, 100, 79.0),
+        TuningTrial({"train.lr": 0.004}, 30, 60.0),
+        TuningTrial({"train.lr": 0.5}, 100, None),
+        TuningTrial({"dropout.tables": 0.4}, 100, 77.0),
+    )
+    assert read_chosen(path).choices == {("paper", 512, "vanilla"): Choice({"train.lr": 0.003}), **found}
+
+
+def test_the_verb_chooses_and_says_what(tmp_path, trial, run):
+    trial(1, 79.0, "train.lr=0.002")
+    common = ["reproduce", "ptb", "--setting", "tuned", "--choose-from", tmp_path / "sweep", "--results", tmp_path / "results"]
+    assert run(*common) == (0, "tuned 512 vanilla: train.lr=0.002 (1 trials)\n", "")
+    (told,) = json.loads(run(*common, "--json")[1])
+    assert (told["row"], told["set"]) == ("vanilla", {"train.lr": 0.002})
+    status, _, complaint = run("reproduce", "wikitext-2", "--choose-from", tmp_path / "sweep")
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert "holds no run of a row of wikitext-2" in complaint

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from varsmooth import InputError
+from varsmooth.reproduce import build_page, stale_documents, write_documents
+from varsmooth.reproduce.documents import BEGIN, DOCUMENTS, filled
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_documents_say_what_the_committed_records_say():
+    page = build_page(ROOT / "results" / "reproduce")
+    assert stale_documents(ROOT, page) == []
+
+
+def test_the_documents_show_every_table():
+    marked = {name for document in DOCUMENTS for name in BEGIN.findall((ROOT / document).read_text(encoding="utf-8"))}
+    for corpus in ("ptb", "wikitext-2"):
+        tables = {f"{corpus}/{size}-{setting}" for size in (512, 1024) for setting in ("paper", "tuned")}
+        assert tables | {f"{corpus}/data-size", f"{corpus}/time", f"{corpus}/chosen"} <= marked
+    assert {"ptb/gamma", "ptb/ablation", "ptb/sampling", "cost"} <= marked
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "root"
+    (root / "docs").mkdir(parents=True)
+    (root / "README.md").write_text("# Mine\n\n<!-- reproduce: ptb/gamma -->\nold\n<!-- end -->\n\nstays\n")
+    (root / "docs" / "reproduction.md").write_text(
+        "<!-- reproduce: ptb/512-paper -->\n<!-- end -->\nbetween\n<!-- reproduce: ptb/gamma -->\n<!-- end -->\n"
+    )
+    return root
+
+
+def test_what_is_between_the_markers_is_built_from_records(root, results, keep):
+    keep("vanilla", 65.0)
+    for gamma in (0.05, 0.1):
+        keep("smoothing-kneser-ney", 66.0, group="gamma", name=f"word-{gamma}")
+    page = build_page(results)
+    stale = stale_documents(root, page)
+    assert stale == [*DOCUMENTS, Path("docs/images/reproduction/ptb-gamma.png")]
+    written = write_documents(root, page)
+    assert set(written) == {root / name for name in stale}
+    assert stale_documents(root, page) == []
+    assert write_documents(root, page) == [root / stale[2]], "a second time, the picture alone"
+    readme, document = ((root / name).read_text() for name in DOCUMENTS)
+    assert readme.startswith("# Mine\n\n<!-- reproduce: ptb/gamma -->\n![Development perplexity over gamma")
+    assert "](docs/images/reproduction/ptb-gamma.png)" in readme
+    assert readme.endswith("<!-- end -->\n\nstays\n")
+    assert "](images/reproduction/ptb-gamma.png)" in document
+    assert "\n<!-- end -->\nbetween\n<!-- reproduce: ptb/gamma -->\n" in document
+    assert "| vanilla LSTM, tied | 1 | 80.0 | 69.00 | 74.0 | 65.00 | 9.0 | 64.00 |" in document
+
+
+def test_a_changed_figure_is_noticed(root, results, keep):
+    keep("vanilla", 65.0)
+    page = build_page(results)
+    write_documents(root, page)
+    path = root / "docs" / "reproduction.md"
+    path.write_text(path.read_text().replace("65.00", "64.00"))
+    assert stale_documents(root, page) == [Path("docs/reproduction.md")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- reproduce: ptb/gama -->\n<!-- end -->", "no part called 'ptb/gama'; did you mean 'ptb/gamma'"),
+        ("<!-- reproduce: ptb/gamma -->\n", "needs its own"),
+        ("<!-- reproduce: ptb/gamma -->\n<!-- reproduce: cost -->\n<!-- end -->", "needs its own"),
+    ],
+)
+def test_bad_markers_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        filled(text, {"ptb/gamma": "", "cost": ""}, "README.md")
+
+
+def test_documents_that_are_not_there_are_not_made_up(tmp_path, results):
+    with pytest.raises(InputError, match=r"neither README.md nor docs"):
+        write_documents(tmp_path, build_page(results))

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from varsmooth import InputError
+from varsmooth.bench.plan import PENN
+from varsmooth.bench.workload import Workload
+from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost
+from varsmooth.reproduce.experiments import curves, experiment_table, named_experiments
+from varsmooth.reproduce.page import build_page
+from varsmooth.reproduce.shares import data_for, first_lines
+
+PNG = b"\x89PNG\r\n\x1a\n"
+GAMMA, ABLATION, DATA_SIZE = (named_experiments()[name] for name in ("gamma", "ablation", "data-size"))
+
+
+def test_the_gamma_figure_shows_what_was_run(results, keep):
+    for gamma, test in ((0.05, 67.0), (0.1, 66.0), (0.6, 80.0)):
+        keep("smoothing-kneser-ney", test, group="gamma", name=f"word-{gamma}")
+    found = experiment_table(GAMMA, results, "ptb")
+    assert "| word smoothing, Kneser-Ney | 71.00 | 70.00 | - | - | - | - | 84.00 |" in found, "the development set's"
+    assert "| element-wise smoothing, Kneser-Ney | - | - | - | - | - | - | - |" in found
+    points = curves(GAMMA, results, "ptb")["word smoothing, Kneser-Ney"]
+    assert [(value, height.mean) for value, height in points] == [(0.05, 71.0), (0.1, 70.0), (0.6, 84.0)]
+    page = build_page(results)
+    assert list(page.pictures) == ["ptb-gamma.png"]
+    assert page.pictures["ptb-gamma.png"]().startswith(PNG)
+    assert page.parts["ptb/gamma"].startswith("![Development perplexity over gamma, Penn Treebank](ptb-gamma.png)")
+
+
+def test_without_records_there_is_no_picture(results):
+    page = build_page(results)
+    assert page.pictures == {}
+    for name in ("ptb/gamma", "ptb/ablation", "ptb/data-size", "wikitext-2/data-size", "cost"):
+        assert page.parts[name].endswith("Not run yet.")
+    assert "wikitext-2/gamma" not in page.parts
+
+
+def test_quick_runs_have_a_part_of_their_own(results, keep):
+    keep("smoothing-kneser-ney", 70.0, group="gamma-quick", name="word-0.1")
+    page = build_page(results)
+    assert page.parts["ptb/gamma"].endswith("Not run yet.")
+    assert "| word smoothing, Kneser-Ney | - | 74.00 |" in page.parts["ptb/gamma-quick"]
+
+
+def test_the_ablation_lists_its_arms(results, keep):
+    keep("element-kneser-ney", 62.0, group="ablation", name="element", predict="mean")
+    keep("element-kneser-ney", 63.0, 2, group="ablation", name="element-plain", predict="mean")
+    found = experiment_table(ABLATION, results, "ptb")
+    assert "| element-wise smoothing, Kneser-Ney, as it is | 1 | 66.00 | 62.00 | 61.00 |" in found
+    assert "| plain L2 in place of the data-dependent one | 2 | 67.00 | 63.00 | 62.00 |" in found
+    assert "Not run yet: recurrent dropout of the cell's update" in found
+
+
+def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(results, keep):
+    for number, test in enumerate((90.0, 88.0, 89.0), start=1):
+        keep("vanilla", test, group="data-size", name=f"vanilla-0.05-v{number}")
+        keep("element-kneser-ney", test - 3.5, group="data-size", name=f"element-0.05-v{number}", predict="mean")
+    keep("smoothing-kneser-ney", 70.0, group="data-size", name="word-0.05-v1")
+    found = experiment_table(DATA_SIZE, results, "ptb")
+    assert "| vanilla | 87.00 | - | - | - | - |" in found, "at its tuned temperature"
+    assert "| gain of element-wise smoothing, Kneser-Ney | 3.50 | - | - | - | - |" in found
+    assert "| word smoothing, Kneser-Ney | - | - | - | - | - |" in found, "two variants are missing"
+
+
+def test_a_share_of_the_text_is_whole_lines_and_the_other_splits_stay(tmp_path):
+    text = b"a b c\nd\n\ne f\n"
+    assert [first_lines(text, share) for share in (0.01, 0.4, 0.5, 0.99, 1.0)] == [
+        b"a b c\n",
+        b"a b c\n",
+        b"a b c\nd\n",
+        text,
+        text,
+    ]
+    source = tmp_path / "data" / "ptb"
+    source.mkdir(parents=True)
+    for split in ("train", "valid", "test"):
+        (source / f"{split}.txt").write_bytes(split.encode() + b" x\n" + text)
+    assert data_for("ptb", 1.0, tmp_path / "fleet", tmp_path / "data") == "ptb"
+    folder = tmp_path / "fleet-data" / "ptb-0.3"
+    assert data_for("ptb", 0.3, tmp_path / "fleet", tmp_path / "data") == str(folder)
+    assert (folder / "train.txt").read_bytes() == b"train x\na b c\n"
+    assert (folder / "test.txt").read_bytes() == (source / "test.txt").read_bytes()
+    with pytest.raises(InputError, match="ptb was not found"):
+        data_for("ptb", 1.0, tmp_path / "fleet", tmp_path / "absent")
+
+
+def test_cost_is_measured_once_and_shown_with_its_floor(results):
+    loads = [Workload(size, 211, batch=4, window=5, precision="fp32", tokens=4_000) for size in (8, 16)]
+    told: list[str] = []
+    plans = cost_plans(torch.device("cpu"), loads)
+    plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads) for plan in plans]
+    assert len(measure_cost(results, plans, lambda name, *_: told.append(name))) == 2
+    assert measure_cost(results, plans, lambda *_: None) == []
+    found = cost_table(results)
+    assert len(found.splitlines()) == 4
+    assert found.splitlines()[2].startswith("| 8 | 211 | ")
+
+
+def test_cost_curves_lie_over_one_thing_at_a_time(results):
+    results.mkdir()
+    header = "quantity,size,vocabulary,scheme,median,floor\n"
+    rows = ["step,512,10000,vanilla,0.7,0.3", "step,512,33278,vanilla,1.2,0.6", "step,1024,10000,vanilla,1.5,0.7"]
+    rows += ["step,512,10000,word KN,0.8,0.3", "peak memory,512,10000,vanilla,280,"]
+    (results / "cost.csv").write_text(header + "\n".join(rows) + "\n")
+    over_words = cost_curves(results, "words")
+    assert [(place, height.mean) for place, height in over_words["vanilla"]] == [(PENN, 0.7), (33_278, 1.2)]
+    assert [(place, height.mean) for place, height in over_words["counted floor"]] == [(PENN, 0.3), (33_278, 0.6)]
+    assert [place for place, _ in cost_curves(results, "size")["vanilla"]] == [512, 1024]
+    page = build_page(results)
+    assert set(page.pictures) == {"cost-words.png", "cost-size.png"}
+    assert page.pictures["cost-words.png"]().startswith(PNG)
+    assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 | 280 |" in page.parts["cost"]
+    (results / "cost.csv").write_text("quantity\nstep\n")
+    with pytest.raises(InputError, match=r"cost\.csv: not the rows of a bench"):
+        cost_table(results)

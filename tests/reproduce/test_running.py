@@ -1,0 +1,194 @@
+"""The whole way on a tiny corpus: what is missing is trained, records are kept, and the page needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from varsmooth import InputError
+from varsmooth.experiment import Reporting
+from varsmooth.reproduce import (
+    collect,
+    corpus_plan,
+    experiment_jobs,
+    missing_jobs,
+    named_experiments,
+    read_chosen,
+    run_jobs,
+    table_jobs,
+)
+from varsmooth.train.trainer import Trainer
+
+QUIET = Reporting(Console(quiet=True))
+TINY = {
+    "model.hidden": 8,
+    "train.batch": 4,
+    "train.window": 5,
+    "train.steps": 6,
+    "train.precision": "fp32",
+    "train.device": "cpu",
+    "evaluate.batch": 3,
+    "evaluate.window": 16,
+    "evaluate.burn_in": 4,
+}
+ROWS = "vanilla,noising-kneser-ney"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "ptb"
+    folder.mkdir(parents=True)
+    for split, lines in (("train", 60), ("valid", 12), ("test", 15)):
+        text = "".join(f"the cat {word} on <unk> mat\n" for word in ["sat", "lay", "ate"] * (lines // 3))
+        (folder / f"{split}.txt").write_text(text)
+    return folder.parent
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tiny runs, and the seed of every training step."""
+    monkeypatch.setattr("varsmooth.reproduce.jobs.budget_values", lambda _: TINY)
+    monkeypatch.setattr("varsmooth.reproduce.experiments.budget_values", lambda _: TINY)
+    taken, step = [], Trainer.step
+
+    def watched(self: Trainer) -> object:
+        taken.append(self.settings.seed)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", watched)
+    return taken
+
+
+def options(tmp_path: Path, data: Path) -> list[object]:
+    return ["--data-dir", data, "--out", tmp_path / "out", "--results", tmp_path / "results"]
+
+
+def test_what_is_missing_is_trained_once_and_the_page_needs_neither_data_nor_runs(run, tmp_path, data, steps):
+    common = options(tmp_path, data)
+    dry = json.loads(run("reproduce", "ptb", "--rows", ROWS, "--seeds", "1,2", *common, "--dry-run", "--json")[1])
+    assert (dry["planned"], len(dry["missing"]), dry["steps"]) == (4, 4, 24)
+    status, shown, told = run("reproduce", "ptb", "--rows", ROWS, "--seeds", "1", *common)
+    assert status == 0, told
+    assert len(steps) == 12
+    folder = tmp_path / "results" / "ptb" / "512-paper"
+    assert sorted(path.name for path in folder.iterdir()) == ["noising-kneser-ney-seed1", "vanilla-seed1"]
+    text = (folder / "noising-kneser-ney-seed1" / "record.json").read_text()
+    assert str(tmp_path) not in text, "no path of this machine"
+    record = json.loads(text)
+    assert (record["config"]["data"]["name"], record["config"]["data"]["data_dir"]) == ("ptb", "")
+    assert sum(found["predict"] == "sample" for found in record["results"]) == 4, "as in the paper, with 20 draws"
+    assert (folder / "vanilla-seed1" / "metrics.jsonl").read_text().count("\n") >= 1
+    test = next(found for found in record["results"] if (found["split"], found["predict"]) == ("test", "mode"))
+    assert f"{test['perplexity']:,.2f}" in shown
+
+    assert run("reproduce", "ptb", "--rows", ROWS, "--seeds", "1,2", *common)[0] == 0
+    assert steps[12:] == [2] * 12, "seed 1 has its records"
+    (spent, again) = (json.loads(line) for line in (tmp_path / "results/ptb/spent.jsonl").read_text().splitlines())
+    assert (spent["runs"], spent["finished"], again["finished"]) == (2, 2, 2)
+
+    page = (tmp_path / "out" / "page.md").read_bytes()
+    shutil.rmtree(tmp_path / "out")
+    shutil.rmtree(data)
+    results = ["--out", tmp_path / "out", "--results", tmp_path / "results"]
+    assert run("reproduce", "ptb", "--from-records", *results)[0] == 0
+    assert (tmp_path / "out" / "page.md").read_bytes() == page
+    whole = json.loads(run("reproduce", "ptb", "--rows", ROWS, "--seeds", "1,3", "--from-records", *results, "--json")[1])
+    assert whole["missing"] == ["512-paper-vanilla-seed3", "512-paper-noising-kneser-ney-seed3"]
+    assert len(steps) == 24
+
+
+def test_runs_that_finished_before_a_kill_leave_their_records_and_the_others_go_on(tmp_path, data, steps, monkeypatch):
+    plan, chosen = corpus_plan("ptb"), read_chosen(tmp_path / "absent")
+    jobs = table_jobs(plan, chosen, size=512, rows=["vanilla"], seeds=[1, 2])
+    out, results = tmp_path / "out", tmp_path / "results"
+    train = Trainer.step
+
+    def killed(self: Trainer) -> object:
+        if self.settings.seed == 2 and self.progress.step == 3:
+            raise KeyboardInterrupt
+        return train(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs(jobs, out, results, QUIET, data_dir=data)
+    assert [job.name for job in missing_jobs(jobs, results)] == ["vanilla-seed2"]
+    shutil.rmtree(results)
+    assert [job.name for job in collect(jobs, out, results)] == ["vanilla-seed1"]
+    steps.clear()
+    outcome = run_jobs(jobs, out, results, QUIET, data_dir=data)
+    assert [record["status"] for record in outcome.records] == ["finished"]
+    assert set(steps) == {2}
+    assert missing_jobs(jobs, results) == []
+
+
+def test_values_that_have_changed_make_a_record_stale_and_its_run_is_not_gone_on_with(tmp_path, data, steps):
+    plan, path = corpus_plan("ptb"), tmp_path / "chosen.toml"
+    out, results = tmp_path / "out", tmp_path / "results"
+    jobs = table_jobs(plan, read_chosen(path), size=512, rows=["vanilla"], seeds=[1])
+    run_jobs(jobs, out, results, QUIET, data_dir=data)
+    path.write_text('format = "varsmooth.chosen.1"\n[paper.512.vanilla]\nset = {"train.lr" = 0.004}\n')
+    jobs = table_jobs(plan, read_chosen(path), size=512, rows=["vanilla"], seeds=[1])
+    assert missing_jobs(jobs, results) == jobs
+    with pytest.raises(InputError, match=r"512-paper-vanilla-seed1 was begun with another train\.lr; remove that folder"):
+        run_jobs(jobs, out, results, QUIET, data_dir=data)
+    run_jobs(jobs, tmp_path / "other", results, QUIET, data_dir=data)
+    assert missing_jobs(jobs, results) == []
+
+
+def test_a_run_that_fails_is_named_and_has_no_record(run, tmp_path, data, steps, monkeypatch):
+    def broken(self: Trainer) -> object:
+        raise InputError("no luck")
+
+    monkeypatch.setattr(Trainer, "step", broken)
+    status, _, told = run("reproduce", "ptb", "--rows", "vanilla", "--seeds", "1", *options(tmp_path, data))
+    assert status == 1
+    assert "512-paper-vanilla-seed1 failed: no luck" in told
+    assert not (tmp_path / "results" / "ptb" / "512-paper").exists()
+
+
+def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkeypatch):
+    monkeypatch.setattr("varsmooth.reproduce.experiments._point_values", lambda *_: {})
+    jobs_of = sum(len(arm.variants) for arm in named_experiments()["data-size"].arms) * 5
+    listed = json.loads(
+        run("reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data), "--dry-run", "--json")[1]
+    )
+    assert listed["planned"] == jobs_of
+    jobs = [
+        job
+        for job in experiment_jobs(named_experiments()["data-size"], "ptb", read_chosen(tmp_path / "no"))
+        if job.share == 0.5
+    ]
+    run_jobs(jobs[:1], tmp_path / "out", tmp_path / "results", QUIET, data_dir=data)
+    text = (tmp_path / "results" / "ptb" / "data-size" / "vanilla-0.5-v1-seed1" / "record.json").read_text()
+    assert str(tmp_path) not in text
+    tokens = json.loads(text)["data"]["tokens"]
+    assert (tokens["train"], tokens["test"]) == (30 * 7, 15 * 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pbt"], ["did you mean 'ptb'"]),
+        (["ptb", "--size", "513"], ["--size", "513"]),
+        (["ptb", "--rows", "vanila"], ["did you mean 'vanilla'"]),
+        (["ptb", "--rows", ","], ["--rows"]),
+        (["ptb", "--seeds", "1,x"], ["--seeds"]),
+        (["ptb", "--experiment", "gama"], ["did you mean 'gamma'"]),
+        (["wikitext-2", "--experiment", "gamma"], ["--experiment", "data-size"]),
+        (["ptb", "--setting", "tuned"], ["chosen.toml", "tuned.512"]),
+        (["ptb", "--data-dir", "absent"], ["ptb was not found", "absent"]),
+        (["ptb", "--from-records", "--write-docs"], ["README.md"]),
+    ],
+)
+def test_bad_flags_get_one_line(run, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VARSMOOTH_DATA", raising=False)
+    status, shown, told = run("reproduce", *arguments)
+    assert (status, shown, told.count("\n")) == (2, "", 1)
+    for word in words:
+        assert word in told
