@@ -1,6 +1,7 @@
 """Variational smoothing for language models trained on little data."""
 
 from varsmooth.draws import DrawKey
+from varsmooth.dropin import SmoothingHandle, smooth, special_ids_of
 from varsmooth.errors import InputError
 from varsmooth.evaluate import LanguageModel
 from varsmooth.ops.noise import noise
@@ -20,9 +21,12 @@ __all__ = [
     "LanguageModel",
     "OutputLoss",
     "Proposal",
+    "SmoothingHandle",
     "Vocab",
     "__version__",
     "noise",
     "open_corpus",
     "output_loss",
+    "smooth",
+    "special_ids_of",
 ]

@@ -1,0 +1,62 @@
+"""What a table must be to be drawn; each refusal says the way out."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from varsmooth.dropin.tables import Smoothed, forward_on_rows, is_plain
+from varsmooth.errors import InputError
+
+
+def check_embedding(module: nn.Embedding, name: str, *, allow_frozen: bool) -> None:
+    _check_table(module, name, "embedding", allow_frozen=allow_frozen)
+    if module.sparse:
+        raise InputError(f"embedding {name!r} has sparse gradients, a drawn table has dense ones; build it with sparse=False")
+    if module.max_norm is not None:
+        raise InputError(f"embedding {name!r} has max_norm, which rewrites the table at each look-up; set max_norm to None")
+    if not is_plain(module) and not _reads_rows(module):
+        raise InputError(
+            f"embedding {name!r} is a {type(module).__name__} that does more than look rows up; "
+            "smooth a plain nn.Embedding: name it with input='NAME'"
+        )
+
+
+def check_head(module: nn.Linear, name: str, *, allow_frozen: bool) -> None:
+    _check_table(module, name, "head", allow_frozen=allow_frozen)
+    if type(module).forward is not nn.Linear.forward:
+        raise InputError(
+            f"head {name!r} is a {type(module).__name__} with a forward of its own; smooth the input alone with output='none'"
+        )
+
+
+def _check_table(module: nn.Embedding | nn.Linear, name: str, what: str, *, allow_frozen: bool) -> None:
+    forward = vars(module).get("forward")
+    if isinstance(getattr(forward, "__self__", None), Smoothed):
+        raise InputError(f"{what} {name!r} is smoothed already; call remove() on that handle first")
+    if forward is not None:
+        raise InputError(f"{what} {name!r} has a forward set on the module itself (device hooks?); call smooth() before that")
+    weight = module.weight
+    if not isinstance(weight, torch.Tensor) or not weight.is_floating_point() or weight.element_size() < 2:
+        kind = str(getattr(weight, "dtype", type(weight).__name__)).removeprefix("torch.")
+        raise InputError(
+            f"{what} {name!r} is quantised ({kind}): draws need a table in floating point; smooth first, quantise "
+            "afterwards, or leave this layer out of the quantisation"
+        )
+    if weight.dim() != 2:
+        raise InputError(f"{what} {name!r} has a weight of shape {tuple(weight.shape)}, not [words, width]; is it sharded?")
+    if not weight.requires_grad and not allow_frozen:
+        raise InputError(
+            f"{what} {name!r} is frozen, so drawing its table trains nothing in it; unfreeze it with "
+            "weight.requires_grad_(True), or pass allow_frozen=True to use the draws as noise only"
+        )
+
+
+@torch.no_grad()
+def _reads_rows(module: nn.Embedding) -> bool:
+    """Whether the subclass's forward on rows looked up before is what it is on ids: tried on three words."""
+    ids = torch.tensor([[0, module.num_embeddings // 2, module.num_embeddings - 1]], device=module.weight.device)
+    try:
+        return torch.equal(type(module).forward(module, ids), forward_on_rows(module, module.weight[ids]))
+    except (RuntimeError, TypeError, IndexError):
+        return False

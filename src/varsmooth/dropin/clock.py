@@ -1,0 +1,158 @@
+"""Which draw a forward pass sees: the step, and which columns of the global batch it holds.
+
+The rule: the step advances when an optimiser that holds the table has stepped; until then every forward pass is a further
+part of the same batch. So two micro-batches draw what one batch of both would draw, and processes what one process would.
+A pass that runs inside backward is a recomputation (activation checkpointing) and sees the draw of the pass it repeats.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from varsmooth.draws import DrawKey, Integers
+from varsmooth.errors import InputError
+from varsmooth.posterior import Scope
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(eq=False)
+class Window:
+    """One forward pass: what its draws are keyed by, and what the head must know of the input."""
+
+    key: DrawKey
+    first_sequence: int = 0
+    columns: int = 0
+    lookups: int = 0
+    labels: Tensor | None = None
+    replaced: Tensor | None = field(default=None, repr=False)
+
+
+@dataclass(eq=False)
+class Clock:
+    """Counts steps, and within a step the columns that were drawn for."""
+
+    seed: int
+    marks: Tensor
+    """whose optimiser's step is a step of this clock"""
+    by_hand: bool = False
+    processes: tuple[int, int] | None = None
+    step: Integers = 0
+    sequences: int = 0
+    window: Window | None = None
+    inside: bool = False
+    """whether the model's own forward is running"""
+    _moved: bool = False
+    _passes: int = 0
+    _recomputed: bool = False
+
+    def begin(self, labels: Tensor | None = None) -> Window:
+        """Start the window of a forward pass, or return that of the pass which backward is recomputing."""
+        if recomputing():
+            return self._repeated()
+        _CLOCKS.add(self)  # here, so that the clock of a copied model is known too
+        self._moved = True
+        self._passes = 1 if self._recomputed else self._passes + 1
+        self._recomputed = False
+        self.window = Window(DrawKey(self.seed, self.step), labels=labels)
+        return self.window
+
+    def columns(self, count: int, scope: Scope) -> tuple[Window, int]:
+        """Return the window of a look-up of ``count`` sequences, and the first of them in the global batch.
+
+        The look-ups of one forward pass (an encoder's, its decoder's) see the same columns, but for
+        those of position scope, which could not be told apart.
+        """
+        if recomputing():
+            return self._columns_again(scope)
+        window = self.window if self.inside and self.window is not None else self.begin()
+        rank, size = self.processes or _processes()
+        if window.lookups == 0 or scope == "position":
+            window.first_sequence, window.columns = self.sequences + rank * count, 0
+        window.lookups += 1
+        if count > window.columns and not isinstance(self.step, Tensor):
+            self.sequences += (count - window.columns) * size
+        window.columns = max(window.columns, count)
+        return window, window.first_sequence
+
+    def _columns_again(self, scope: Scope) -> tuple[Window, int]:
+        window = self._repeated()
+        if (self._passes > 1 and scope != "batch") or (window.lookups > 1 and scope == "position"):
+            raise InputError(
+                "a checkpointed embedding is recomputed after several look-ups, and which one cannot be told; "
+                "call backward after each forward pass, leave the embedding out of the checkpoint, or use scope='batch'"
+            )
+        return window, window.first_sequence
+
+    def current(self) -> Window:
+        """Return the window that a head belongs to."""
+        return self.begin() if self.window is None else self.window
+
+    def advance(self) -> None:
+        if isinstance(self.step, Tensor):
+            self.step.add_(1)
+        else:
+            self.step += 1
+        self._reset()
+
+    def go_to(self, step: Integers, sequences: int = 0) -> None:
+        DrawKey(self.seed, step)  # checks the range
+        self.step = step
+        self._reset()
+        self.sequences = sequences
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimiser has stepped: advance if it holds the table and something was drawn since."""
+        if self.by_hand or isinstance(self.step, Tensor) or not self._moved:
+            return
+        if any(parameter is self.marks for group in optimizer.param_groups for parameter in group["params"]):
+            self.advance()
+
+    def _reset(self) -> None:
+        self.sequences, self._moved, self._passes, self._recomputed = 0, False, 0, False
+        self.window = None
+
+    def _repeated(self) -> Window:
+        self._recomputed = True
+        if self.window is None:
+            self.window = Window(DrawKey(self.seed, self.step))
+        return self.window
+
+
+def outside_compile(function: Function) -> Function:
+    """torch.compile leaves this out: draws are made in numpy on the CPU and by kernels of our own on a GPU."""
+    disabled: Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return disabled
+
+
+def recomputing() -> bool:
+    """Whether backward is running, so that a forward pass is a recomputation."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _processes() -> tuple[int, int]:
+    """Return this process's rank and how many there are; each holds its share of the columns."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+_CLOCKS: weakref.WeakSet[Clock] = weakref.WeakSet()
+"""Weak, so that a forgotten handle does not keep its model alive."""
+
+
+def _after_step(optimizer: Optimizer, *_: Any) -> None:
+    for clock in list(_CLOCKS):
+        clock.stepped(optimizer)
+
+
+register_optimizer_step_post_hook(_after_step)

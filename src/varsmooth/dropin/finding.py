@@ -1,0 +1,113 @@
+"""Finds the tables of a model: the embedding that reads words and the layer that scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+
+from varsmooth.errors import InputError, nearest
+
+Layer = TypeVar("Layer", nn.Embedding, nn.Linear)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside the wrappers of torch: DistributedDataParallel, DataParallel and compile."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def name_of(model: nn.Module, wanted: nn.Module) -> str:
+    return next((name for name, module in model.named_modules() if module is wanted), type(wanted).__name__)
+
+
+def find_embedding(model: nn.Module, given: str | nn.Module | None) -> nn.Embedding:
+    """Return the embedding that was ``given`` by name or as a module, or the model's only candidate."""
+    if given is not None:
+        return _given(model, given, nn.Embedding, "input")
+    asked = _ask(model, "get_input_embeddings")
+    if isinstance(asked, nn.Embedding):
+        return asked
+    found = _by_table(model, nn.Embedding) if asked is None else {}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if not found:
+        what = "it has no nn.Embedding" if asked is None else f"its input layer is a {type(asked).__name__}"
+        raise InputError(
+            f"no embedding found in {type(model).__name__}: {what}; smooth() needs an nn.Embedding that reads word ids, "
+            "and a quantised one cannot be drawn: smooth first, quantise afterwards"
+        )
+    raise InputError(
+        f"{type(model).__name__} has several embeddings ({_listed(found)}); name the one of the words: input='NAME'"
+    )
+
+
+def same_table(model: nn.Module, embedding: nn.Embedding) -> list[nn.Embedding]:
+    """Return every embedding that reads the table: encoder and decoder often have one module each, tied by the weight."""
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding) and module.weight is embedding.weight]
+    return modules if any(module is embedding for module in modules) else [embedding, *modules]
+
+
+def find_head(model: nn.Module, embedding: nn.Embedding, given: str | nn.Module | None) -> nn.Linear:
+    """Return the layer that was ``given``, the one the model names, the one tied to the embedding, or the one that fits."""
+    if given is not None:
+        return _given(model, given, nn.Linear, "head")
+    asked = _ask(model, "get_output_embeddings")
+    if isinstance(asked, nn.Linear):
+        return asked
+    tests: list[Callable[[nn.Linear], bool]] = [
+        lambda layer: layer.weight is embedding.weight,
+        lambda layer: layer.out_features == embedding.num_embeddings,
+    ]
+    for fits in tests:
+        found = {name: layer for name, layer in _by_table(model, nn.Linear).items() if fits(layer)}
+        if len(found) == 1:
+            return next(iter(found.values()))
+        if found:
+            raise InputError(
+                f"several layers of {type(model).__name__} could score words ({_listed(found)}); "
+                "name one, smooth(..., head='NAME'), or smooth the input alone with output='none'"
+            )
+    raise InputError(
+        f"no output head found in {type(model).__name__}: no nn.Linear is tied to the embedding or has its "
+        f"{embedding.num_embeddings} rows; smooth the input alone with output='none', or name the layer with head='NAME'"
+    )
+
+
+def _given(model: nn.Module, given: str | nn.Module, kind: type[Layer], argument: str) -> Layer:
+    module: nn.Module | None = given if isinstance(given, nn.Module) else None
+    if isinstance(given, str):
+        names = dict(model.named_modules())
+        if given not in names:
+            raise InputError(f"{argument}={given!r}: {type(model).__name__} has no module of this name{nearest(given, names)}")
+        module = names[given]
+    if not isinstance(module, kind):
+        raise InputError(f"{argument}={given!r} is a {type(module).__name__}; it must be an nn.{kind.__name__}")
+    return module
+
+
+def _ask(model: nn.Module, method: str) -> object:
+    """Return what a transformers model answers; some raise for want of such a layer."""
+    try:
+        return getattr(model, method)()
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _by_table(model: nn.Module, kind: type[Layer]) -> dict[str, Layer]:
+    """Return the layers of one kind by name, one for each weight."""
+    found: dict[int, tuple[str, Layer]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, kind):
+            found.setdefault(id(module.weight), (name, module))
+    return dict(found.values())
+
+
+def _listed(found: dict[str, Layer]) -> str:
+    return ", ".join(f"{name} {tuple(layer.weight.shape)}" for name, layer in list(found.items())[:8])

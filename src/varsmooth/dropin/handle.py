@@ -1,0 +1,234 @@
+"""``smooth``: variational smoothing for any model with an embedding, and the handle that takes it off again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from varsmooth.dropin.checks import check_embedding, check_head
+from varsmooth.dropin.clock import Clock, outside_compile, recomputing
+from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, unwrapped
+from varsmooth.dropin.tables import Settings, Smoothed, SmoothedEmbedding, SmoothedHead, Table
+from varsmooth.dropin.vocabulary import fitted, without
+from varsmooth.errors import InputError, check_choice
+from varsmooth.posterior import Granularity, KLForm, OutputRule, Scope
+from varsmooth.proposal import Proposal
+
+Predict = Literal["mean", "mode", "mean-input"]
+Advance = Literal["optimizer", "manual"]
+IGNORED = -100
+"""The label that losses leave out."""
+
+
+def smooth(
+    model: nn.Module,
+    proposal: Proposal | None,
+    granularity: Granularity = "element",
+    output: OutputRule = "table",
+    dropout: float = 0.0,
+    predict: Predict = "mean",
+    *,
+    input: str | nn.Module | None = None,
+    head: str | nn.Module | None = None,
+    scope: Scope = "sequence",
+    seed: int = 0,
+    special_ids: Iterable[int] = (),
+    batch_first: bool = True,
+    dropout_granularity: Granularity = "element",
+    variance: float = 0.0,
+    padding: int | None = None,
+    advance: Advance = "optimizer",
+    data_parallel: tuple[int, int] | None = None,
+    allow_frozen: bool = False,
+) -> SmoothingHandle:
+    """Draw the word tables of ``model`` from their posterior while it trains, and predict with their mean.
+
+    ``input`` and ``head``: the embedding and the output layer, as modules or by name, where they are not found by themselves.
+    ``output``: ``table`` draws the head's whole table, ``target`` follows the replaced inputs and needs labels, ``none`` leaves
+    the head alone. ``special_ids``: never replaced and never proposed; an embedding's ``padding_idx`` is always one of them.
+    ``batch_first``: ids are [batch, time], else [time, batch]. ``padding``: rows at the end of a table that stand for no word.
+    ``advance``: the step of the draws follows the optimiser that holds the table, or only ``handle.step()``.
+    ``data_parallel``: rank and number of processes that share a batch, if not those of torch.distributed.
+    """
+    check_choice("output", output, get_args(OutputRule))
+    check_choice("predict", predict, get_args(Predict))
+    check_choice("advance", advance, get_args(Advance))
+    if output == "target" and granularity != "word":
+        raise InputError("output='target' needs granularity='word': element-wise smoothing replaces no whole word")
+    model = unwrapped(model)
+    embedding = find_embedding(model, input)
+    for module in same_table(model, embedding):
+        check_embedding(module, name_of(model, module), allow_frozen=allow_frozen)
+    layer = None if output == "none" else find_head(model, embedding, head)
+    if layer is not None:
+        check_head(layer, name_of(model, layer), allow_frozen=allow_frozen)
+    if proposal is not None:
+        own = [] if embedding.padding_idx is None else [embedding.padding_idx]
+        proposal = without(proposal, [*special_ids, *own])
+    settings = Settings(granularity, output, scope, dropout, dropout_granularity, variance, batch_first)
+    clock = Clock(seed, _marking(model, embedding), by_hand=advance == "manual", processes=data_parallel)
+    parts, rows_of_padding = _parts(model, embedding, layer, proposal, settings, clock, predict, padding)
+    return SmoothingHandle(model, parts, clock, settings, rows_of_padding)
+
+
+def _parts(
+    model: nn.Module,
+    embedding: nn.Embedding,
+    head: nn.Linear | None,
+    proposal: Proposal | None,
+    settings: Settings,
+    clock: Clock,
+    predict: Predict,
+    padding: int | None,
+) -> tuple[list[Smoothed], dict[str, int]]:
+    """Return what replaces each module's forward, and how many rows of each table are padding."""
+    found: dict[str, int] = {}
+
+    def table(module: nn.Embedding | nn.Linear, scope: Scope) -> Table:
+        name = name_of(model, module)
+        fitting, found[name] = fitted(proposal, len(module.weight), f"the table of {name!r}", padding)
+        made = Table(module, fitting, scope, settings)
+        _ = made.posterior  # refuses bad settings now
+        return made
+
+    inputs = table(embedding, settings.scope)
+    parts: list[Smoothed] = [
+        SmoothedEmbedding(module, inputs, clock, predict != "mode") for module in same_table(model, embedding)
+    ]
+    if head is not None:
+        parts.append(SmoothedHead(head, table(head, "batch"), clock, predict == "mean"))
+    return parts, found
+
+
+def _marking(model: nn.Module, embedding: nn.Embedding) -> Tensor:
+    """Return the parameter whose optimiser tells the steps: the table, or if that is frozen the first that trains."""
+    return next((each for each in [embedding.weight, *model.parameters()] if each.requires_grad), embedding.weight)
+
+
+@dataclass(eq=False)
+class SmoothingHandle:
+    """Smoothing of one model. ``remove`` (or the end of a ``with`` block) gives the model back as it was."""
+
+    model: nn.Module
+    parts: list[Smoothed]
+    clock: Clock
+    settings: Settings
+    padding: dict[str, int]
+    """how many rows at the end of each table stand for no word"""
+    removed: bool = False
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            part.install()
+        self._given_labels: Tensor | None = None
+        self._hooks: list[RemovableHandle] = [
+            self.model.register_forward_pre_hook(self._before, with_kwargs=True),
+            self.model.register_forward_hook(self._after, always_call=True),
+        ]
+
+    def kl(self, form: KLForm = "exact") -> Tensor:
+        """Return ``0.5 * sum_v c_v |e_v|^2`` of every drawn table, before lambda; a tied table counts once.
+
+        Add it to the loss in place of weight decay on these tables: ``lambda / T`` times it to a mean over tokens of windows of
+        T words.
+        """
+        tables = {id(part.module.weight): part.table for part in self.parts}
+        return torch.stack([table.posterior.kl(form) for table in tables.values()]).sum()
+
+    @property
+    def current_step(self) -> int:
+        return int(self.clock.step)
+
+    def step(self, to: int | Tensor | None = None) -> int:
+        """Advance to the next step's draws, or go to step ``to``; return the step.
+
+        Only needed with ``advance='manual'`` or to resume. A 0-d integer tensor is kept, not copied: whoever replays a CUDA
+        graph advances it there.
+        """
+        if to is None:
+            self.clock.advance()
+        else:
+            self.clock.go_to(to)
+        return self.current_step
+
+    def labels(self, labels: Tensor, *, shift: bool = False) -> None:
+        """Give the next forward pass its labels, in the shape of the ids: at each place, what the logits there should predict.
+
+        ``shift``: they are the ids themselves, to be shifted by one; so are those that a model is called with as ``labels=``.
+        """
+        self._given_labels = self._shifted(labels) if shift else labels
+
+    def state_dict(self) -> dict[str, int]:
+        """Return what a resumed run needs to go on with the same draws."""
+        return {"step": self.current_step, "sequences": self.clock.sequences, "seed": self.clock.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.clock.seed = int(state["seed"])
+        self.clock.go_to(int(state["step"]), int(state["sequences"]))
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Write the mean into the tables and remove the handle: a plain model that predicts as this one did."""
+        means = {id(part.module.weight): part for part in self.parts if part.mean}
+        for part in self.parts:
+            if not part.mean and id(part.module.weight) in means:
+                raise InputError(
+                    "fold() cannot give one tied table two values: the input's mean and the head's mode; use predict='mean'"
+                )
+        if self.settings.output == "none" and self._is_tied:
+            raise InputError(
+                "fold() would change the head, which is tied to the embedding and was not smoothed (output='none')"
+            )
+        for part in means.values():
+            part.module.weight.copy_(part.table.posterior.mean())
+        self.remove()
+
+    def remove(self) -> None:
+        """Give the model back as it was; more than once does no harm."""
+        for part in self.parts if not self.removed else []:
+            part.restore()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self.removed = [], True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __repr__(self) -> str:
+        tables = [f"{name_of(self.model, part.module)} {tuple(part.module.weight.shape)}" for part in self.parts]
+        padded = [f"{rows} rows of {name} are padding" for name, rows in self.padding.items() if rows]
+        state = "removed" if self.removed else f"step {self.current_step}"
+        return f"SmoothingHandle({'; '.join([', '.join(tables), *padded, state])})"
+
+    @property
+    def _is_tied(self) -> bool:
+        weight = self.parts[0].module.weight
+        return any(isinstance(module, nn.Linear) and module.weight is weight for module in self.model.modules())
+
+    @outside_compile
+    def _before(self, model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not model.training or recomputing():
+            return
+        labels, self._given_labels = self._given_labels, None
+        if labels is None and self.settings.output == "target" and isinstance(kwargs.get("labels"), Tensor):
+            labels = self._shifted(kwargs["labels"])
+        self.clock.begin(labels)
+        self.clock.inside = True
+
+    @outside_compile
+    def _after(self, *_: object) -> None:
+        if not recomputing():
+            self.clock.inside = False
+
+    def _shifted(self, labels: Tensor) -> Tensor:
+        time = 1 if self.settings.batch_first else 0
+        nothing = torch.full_like(labels.narrow(time, 0, 1), IGNORED)
+        return torch.cat([labels.narrow(time, 1, labels.shape[time] - 1), nothing], time)

@@ -1,0 +1,218 @@
+"""What stands in for the forward of an embedding and of a head: the same call, with a drawn or a mean table.
+
+The weight is read at each call and never replaced, so the parameters, the tie and the state dict stay what they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from varsmooth.draws import Site
+from varsmooth.dropin.clock import Clock, Window, outside_compile
+from varsmooth.errors import InputError
+from varsmooth.ops.backend import kernels_for
+from varsmooth.posterior import EmbeddingPosterior, Granularity, OutputRule, Scope
+from varsmooth.proposal import Proposal
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How tables are drawn; the names are those of ``EmbeddingPosterior`` and ``output_loss``."""
+
+    granularity: Granularity
+    output: OutputRule
+    scope: Scope
+    dropout: float
+    dropout_granularity: Granularity
+    variance: float
+    batch_first: bool
+
+
+@dataclass(eq=False)
+class Table:
+    """The posterior of a module's weight, made anew where the weight is another tensor or has moved."""
+
+    module: nn.Embedding | nn.Linear
+    proposal: Proposal | None
+    scope: Scope
+    settings: Settings
+    _posterior: EmbeddingPosterior | None = field(default=None, repr=False)
+    _made_for: tuple[torch.device, torch.dtype] | None = field(default=None, repr=False)
+
+    @property
+    def posterior(self) -> EmbeddingPosterior:
+        weight, how = self.module.weight, self.settings
+        found = (weight.device, weight.dtype)
+        if self._posterior is None or self._posterior.weight is not weight or self._made_for != found:
+            if self.proposal is not None:
+                self.proposal = self.proposal.to(weight.device)
+            self._made_for = found
+            self._posterior = EmbeddingPosterior(
+                weight, self.proposal, how.granularity, self.scope, how.dropout, how.dropout_granularity, how.variance
+            )
+        return self._posterior
+
+
+@dataclass(eq=False)
+class Smoothed:
+    """A module whose forward is ours until ``restore``."""
+
+    module: nn.Embedding | nn.Linear
+    table: Table
+    clock: Clock
+    mean: bool
+    """whether prediction uses the mean, else the table itself"""
+
+    def install(self) -> None:
+        # A bound method, as copying the model then copies what it is bound to.
+        vars(self.module)["forward"] = self.forward
+
+    def restore(self) -> None:
+        vars(self.module).pop("forward", None)
+
+    @outside_compile
+    def forward(self, input: Tensor) -> Tensor:
+        if self.module.training:
+            return self.drawn(input)
+        if self.mean and self.table.posterior.smooths:
+            return self.predicted(input)
+        return type(self.module).forward(self.module, input)  # type: ignore[arg-type]
+
+    def drawn(self, given: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def predicted(self, given: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class SmoothedEmbedding(Smoothed):
+    module: nn.Embedding
+
+    def drawn(self, given: Tensor) -> Tensor:
+        posterior, how = self.table.posterior, self.table.settings
+        window, first = self.clock.columns(self._columns(given), how.scope)
+        ids, key = self._time_first(given), window.key.at(Site.INPUT)
+        if how.output == "target":
+            if window.lookups > 1:
+                raise InputError("output='target' needs one look-up in a forward pass, this model makes several; use 'table'")
+            window.replaced = self._as_given(posterior.replaced(ids, key, first), given)
+        return self._finish(self._as_given(posterior.lookup(ids, key, first), given), given)
+
+    def predicted(self, given: Tensor) -> Tensor:
+        return self._finish(F.embedding(given, self.table.posterior.mean()), given)
+
+    def _columns(self, given: Tensor) -> int:
+        """Return how many sequences the ids hold."""
+        how = self.table.settings
+        if how.scope == "batch":
+            return 1
+        if given.dim() < 2 or (given.dim() > 2 and not how.batch_first):
+            raise InputError(
+                f"the embedding was given ids of shape {tuple(given.shape)}; scope {how.scope!r} needs [batch, time], "
+                "or [time, batch] with batch_first=False; scope='batch' takes any shape"
+            )
+        return given.shape[0 if how.batch_first else 1]
+
+    def _time_first(self, given: Tensor) -> Tensor:
+        """Return ids as [T, B]; for a table that the batch shares their order is all the same."""
+        how = self.table.settings
+        if how.scope == "batch":
+            return given.reshape(-1, 1)
+        return given.reshape(given.shape[0], -1).t() if how.batch_first else given
+
+    def _as_given(self, found: Tensor, given: Tensor) -> Tensor:
+        """Return what was found for ``_time_first`` ids, [T, B, ...], in the shape of the ids."""
+        how = self.table.settings
+        if how.batch_first and how.scope != "batch":
+            found = found.transpose(0, 1).contiguous()
+        return found.reshape(given.shape + found.shape[2:])
+
+    def _finish(self, vectors: Tensor, given: Tensor) -> Tensor:
+        """Do to the vectors what the module does beside the look-up: keep gradients off padding, and what a subclass adds."""
+        if self.module.padding_idx is not None:
+            vectors = torch.where((given == self.module.padding_idx)[..., None], vectors.detach(), vectors)
+        return vectors if is_plain(self.module) else forward_on_rows(self.module, vectors)
+
+
+def is_plain(module: nn.Embedding) -> bool:
+    return type(module).forward is nn.Embedding.forward
+
+
+def forward_on_rows(module: nn.Embedding, vectors: Tensor) -> Tensor:
+    """Run a subclass's own forward on vectors that were looked up already: as a table that is read row by row."""
+    rows = vectors.flatten(0, -2)
+    shadow = copy.copy(module)
+    vars(shadow)["_parameters"] = {**module._parameters, "weight": rows}
+    shadow.padding_idx = None
+    places = torch.arange(len(rows), device=rows.device).view(vectors.shape[:-1])
+    return type(module).forward(shadow, places)
+
+
+@dataclass(eq=False)
+class SmoothedHead(Smoothed):
+    module: nn.Linear
+
+    def drawn(self, given: Tensor) -> Tensor:
+        window, posterior = self.clock.current(), self.table.posterior
+        if self.table.settings.output == "target":
+            return self._target(given, window, posterior)
+        return self._score(given, _sample(posterior, window))
+
+    def predicted(self, given: Tensor) -> Tensor:
+        return self._score(given, self.table.posterior.mean())
+
+    def _score(self, given: Tensor, table: Tensor) -> Tensor:
+        return F.linear(given, table, self.module.bias)
+
+    def _target(self, given: Tensor, window: Window, posterior: EmbeddingPosterior) -> Tensor:
+        """Score the target by another word's vector where the input was replaced; every other logit stays."""
+        labels, replaced = _labels_and_replaced(given, window)
+        drops = posterior.dropout > 0 or posterior.variance > 0
+        logits = self._score(given, _sample(posterior.unsmoothed, window) if drops else posterior.weight)
+        if not posterior.smooths:
+            return logits
+        wanted, targets = replaced & (labels >= 0), labels.clamp(min=0)
+        scores = self._scores_of_others(posterior, given.reshape(*labels.shape, -1), targets, wanted, window)
+        if self.module.bias is not None:
+            scores = scores + self.module.bias[targets]
+        flat, places = logits.view(-1, logits.shape[-1]), targets.reshape(-1, 1)
+        instead = torch.where(wanted.view(-1, 1), scores.reshape(-1, 1).to(flat.dtype), flat.gather(1, places))
+        return flat.scatter(1, places, instead).view(logits.shape)
+
+    def _scores_of_others(
+        self, posterior: EmbeddingPosterior, hidden: Tensor, targets: Tensor, wanted: Tensor, window: Window
+    ) -> Tensor:
+        how, key = self.table.settings, window.key.at(Site.OUTPUT)
+        if how.batch_first:
+            hidden, targets, wanted = (part.transpose(0, 1).contiguous() for part in (hidden, targets, wanted))
+        scores = posterior.score_replaced(hidden, targets, key, wanted, how.scope, window.first_sequence)
+        return scores.transpose(0, 1) if how.batch_first else scores
+
+
+def _sample(posterior: EmbeddingPosterior, window: Window) -> Tensor:
+    """Draw the table, on a GPU in what autocast will multiply in, so that nothing wider is written."""
+    narrow = kernels_for(posterior.weight) and torch.is_autocast_enabled("cuda")
+    return posterior.sample(window.key.at(Site.OUTPUT), dtype=torch.get_autocast_dtype("cuda") if narrow else None)
+
+
+def _labels_and_replaced(given: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    labels, replaced = window.labels, window.replaced
+    if labels is None:
+        raise InputError(
+            "output='target' needs the labels before the forward pass: call handle.labels(targets) first, "
+            "or pass labels=... to the model; output='table' needs none"
+        )
+    if replaced is None:
+        raise InputError("output='target' needs the embedding to be called before the head")
+    if labels.shape != replaced.shape or labels.numel() * given.shape[-1] != given.numel():
+        raise InputError(
+            f"labels {tuple(labels.shape)} do not fit the ids {tuple(replaced.shape)} and the head's input "
+            f"{tuple(given.shape)}; output='target' needs one label for each input word"
+        )
+    return labels.to(given.device), replaced

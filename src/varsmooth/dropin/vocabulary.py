@@ -1,0 +1,71 @@
+"""Makes a proposal fit a table: rows that are padding, and words that must stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from varsmooth.errors import InputError
+from varsmooth.proposal import Proposal
+
+ROUNDING = 128
+"""Tables are rounded up to at most this multiple; more rows than that are taken for a mistake unless announced."""
+
+
+def special_ids_of(tokenizer: Any) -> list[int]:
+    """Return the ids of a tokenizer's special tokens: padding, mask, begin and end of text; not the unknown word, which is one.
+
+    Works with the tokenizers of transformers.
+    """
+    named = {name: token for name, token in tokenizer.special_tokens_map.items() if name != "unk_token"}
+    tokens = [token for value in named.values() for token in (value if isinstance(value, list | tuple) else [value])]
+    tokens += [str(token) for token in getattr(tokenizer, "additional_special_tokens", [])]
+    ids = tokenizer.convert_tokens_to_ids([str(token) for token in tokens])
+    return sorted({index for index in ids if index is not None})
+
+
+def without(proposal: Proposal, ids: Iterable[int]) -> Proposal:
+    """Return the proposal in which the words ``ids`` are never replaced and never proposed."""
+    left_out = torch.tensor(sorted({int(index) for index in ids}), dtype=torch.long, device=proposal.rate.device)
+    if left_out.numel() == 0:
+        return proposal
+    if int(left_out[0]) < 0 or int(left_out[-1]) >= proposal.vocab_size:
+        culprit = int(left_out[0] if left_out[0] < 0 else left_out[-1])
+        raise InputError(f"special_ids must be in [0, {proposal.vocab_size}), the words of the proposal; got {culprit}")
+    rate = proposal.rate.index_fill(0, left_out, 0.0)
+    probs = proposal.probs.double().index_fill(0, left_out, 0.0)
+    total = probs.sum()
+    if bool(rate.any()) and float(total) <= 0:
+        raise InputError("special_ids leave the proposal no word to propose; check the counts it was made of")
+    return Proposal(rate, (probs / total.clamp(min=1e-30)).to(proposal.probs.dtype), proposal.noises_output)
+
+
+def fitted(proposal: Proposal | None, rows: int, table: str, padding: int | None) -> tuple[Proposal | None, int]:
+    """Return the proposal for a table of ``rows`` rows, and how many of these are padding, which no word stands for."""
+    if proposal is None:
+        return None, 0
+    words = proposal.vocab_size
+    extra = rows - words
+    if extra < 0:
+        raise InputError(
+            f"{table} has {rows} rows, the proposal {words} words; count with vocab_size={rows}, or enlarge the table"
+        )
+    if padding is not None and extra not in (0, padding):
+        raise InputError(
+            f"padding={padding}, but {table} has {extra} rows more than the proposal has words ({rows} and {words})"
+        )
+    if padding is None and extra >= ROUNDING:
+        raise InputError(
+            f"{table} has {rows} rows, the proposal {words} words: {extra} rows would be padding; "
+            f"say so with padding={extra}, or count with vocab_size={rows}"
+        )
+    if extra == 0:
+        return proposal, 0
+    return Proposal(_padded(proposal.rate, extra), _padded(proposal.probs, extra), proposal.noises_output), extra
+
+
+def _padded(values: Tensor, extra: int) -> Tensor:
+    return torch.nn.functional.pad(values, (0, extra))

@@ -1,0 +1,212 @@
+"""When draws are new and when they are the same: optimiser steps, accumulation, checkpointing, resuming."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from dropin_for_tests import WORDS, gradients, ids, loss_of, proposal, recurrent
+from varsmooth import InputError, smooth
+
+SCOPES = ["sequence", "batch", "position"]
+
+
+def train(model, handle, steps, optimizer=None, first=0):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        (loss_of(model(ids(seed=step)), ids(seed=step + 1)) + 1e-3 * handle.kl()).backward()
+        optimizer.step()
+
+
+def test_the_optimiser_advances_the_step():
+    model = recurrent()
+    handle = smooth(model, proposal())
+    first = model(ids())
+    torch.optim.SGD(model.parameters(), lr=0.0).step()
+    assert handle.current_step == 1
+    second = model(ids())
+    assert not torch.equal(first, second)
+    handle.step(0)
+    assert torch.equal(model(ids()), first)
+    handle.step(1)
+    assert torch.equal(model(ids()), second)
+
+
+def test_an_optimiser_without_the_table_does_not():
+    model = recurrent()
+    handle = smooth(model, proposal())
+    model(ids())
+    torch.optim.SGD(model.body.parameters(), lr=0.1).step()
+    assert handle.current_step == 0
+    torch.optim.SGD(model.words.parameters(), lr=0.1).step()
+    # The second one has seen no new draw: two optimisers around one step count once.
+    torch.optim.SGD([model.words.weight], lr=0.1).step()
+    assert handle.current_step == 1
+
+
+def test_steps_by_hand():
+    model = recurrent()
+    handle = smooth(model, proposal(), advance="manual")
+    model(ids())
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert handle.current_step == 0
+    assert handle.step() == 1
+    with pytest.raises(InputError, match="step must be"):
+        handle.step(-1)
+
+
+def test_prediction_does_not_move_the_draws():
+    model, other = recurrent(), recurrent()
+    for each in (model, other):
+        smooth(each, proposal())
+    other.eval()(ids())
+    other.train()
+    assert torch.equal(model(ids()), other(ids()))
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("output", ["table", "none"])
+def test_accumulated_gradients_are_those_of_the_whole_batch(scope, output):
+    whole, parts = recurrent(), recurrent()
+    for model in (whole, parts):
+        smooth(model, proposal(), scope=scope, output=output, dropout=0.2)
+    for _ in range(2):
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (whole, parts)]
+        loss_of(whole(ids()), ids(seed=1)).backward()
+        for piece in (slice(0, 1), slice(1, 4)):
+            share = (piece.stop - piece.start) / 4
+            (share * loss_of(parts(ids()[piece]), ids(seed=1)[piece])).backward()
+        torch.testing.assert_close(gradients(parts), gradients(whole))
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_model_recomputes_the_same_draws(scope, reentrant):
+    model, plain = recurrent(), recurrent()
+    for each in (model, plain):
+        smooth(each, proposal(), scope=scope, dropout=0.2)
+    for _ in range(2):  # the second micro-batch stands at other columns
+        # A reentrant checkpoint needs an input that asks for a gradient.
+        dummy = torch.zeros((), requires_grad=True)
+        logits = checkpoint(lambda given, zero: model(given) + zero, ids(), dummy, use_reentrant=reentrant)
+        loss_of(logits, ids(seed=1)).backward()
+        loss_of(plain(ids()), ids(seed=1)).backward()
+    torch.testing.assert_close(gradients(model), gradients(plain))
+
+
+def test_a_checkpointed_target_rule_keeps_its_labels():
+    model, plain = recurrent(), recurrent()
+    for each in (model, plain):
+        handle = smooth(each, proposal(), "word", "target")
+        handle.labels(ids(seed=1))
+    loss_of(checkpoint(model, ids(), use_reentrant=False), ids(seed=1)).backward()
+    loss_of(plain(ids()), ids(seed=1)).backward()
+    torch.testing.assert_close(gradients(model), gradients(plain))
+
+
+def test_recomputation_that_cannot_be_told_apart_is_refused():
+    model = recurrent()
+    smooth(model, proposal())
+    both = [loss_of(checkpoint(model, ids(seed=seed), use_reentrant=False), ids()) for seed in (0, 1)]
+    with pytest.raises(InputError, match="which one cannot be told"):
+        sum(both).backward()
+
+
+def test_with_one_table_for_the_batch_it_can_be_told():
+    model, plain = recurrent(), recurrent()
+    for each in (model, plain):
+        smooth(each, proposal(), scope="batch")
+    sum(loss_of(checkpoint(model, ids(seed=seed), use_reentrant=False), ids()) for seed in (0, 1)).backward()
+    sum(loss_of(plain(ids(seed=seed)), ids()) for seed in (0, 1)).backward()
+    torch.testing.assert_close(gradients(model), gradients(plain))
+
+
+def test_a_resumed_run_is_the_one_that_never_stopped():
+    model = recurrent()
+    handle = smooth(model, proposal(), seed=3)
+    train(model, handle, 6)
+    stopped = recurrent()
+    before = smooth(stopped, proposal(), seed=3)
+    train(stopped, before, 2)
+    resumed = recurrent(seed=2)
+    resumed.load_state_dict(stopped.state_dict())
+    after = smooth(resumed, proposal())
+    after.load_state_dict(before.state_dict())
+    train(resumed, after, 4, first=2)
+    assert after.current_step == 6
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in resumed.state_dict().items())
+
+
+def test_a_run_can_be_resumed_between_micro_batches():
+    model, resumed = recurrent(), recurrent()
+    handle = smooth(model, proposal())
+    model(ids())
+    other = smooth(resumed, proposal())
+    other.load_state_dict(handle.state_dict())
+    assert torch.equal(model(ids(seed=1)), resumed(ids(seed=1)))
+
+
+def test_a_step_in_a_tensor_is_the_one_in_a_number():
+    model, other = recurrent(), recurrent()
+    handle, counter = smooth(model, proposal()), torch.tensor(7)
+    handle.step(counter)
+    smooth(other, proposal()).step(7)
+    assert torch.equal(model(ids()), other(ids()))
+    counter.add_(1)
+    assert handle.current_step == 8
+    torch.optim.SGD(model.parameters(), lr=0.0).step()
+    assert handle.current_step == 8, "whoever gave the tensor advances it"
+
+
+def test_parts_called_without_the_model_draw_alike():
+    model, parts = recurrent(), recurrent()
+    for each in (model, parts):
+        smooth(each, proposal())
+    for seed in range(2):
+        assert torch.equal(model(ids(seed=seed)), parts.head(parts.body(parts.words(ids(seed=seed)))[0]))
+
+
+class StepByStep(nn.Module):
+    """Looks up one word after the other within one forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 4)
+
+    def forward(self, given):
+        return torch.stack([self.words(given[:, time : time + 1])[:, 0] for time in range(given.shape[1])], 1)
+
+
+def test_look_ups_of_one_pass_share_the_table_of_their_sequence():
+    model = StepByStep()
+    smooth(model, proposal(), output="none")
+    at_once, given = model(ids()), ids()
+    handle = model.words.forward.__self__.clock
+    handle.go_to(0)
+    assert torch.equal(at_once, model.words(given))
+
+
+def test_under_position_scope_look_ups_of_one_pass_differ():
+    model = StepByStep()
+    smooth(model, proposal(gamma=1.0), output="none", scope="position")
+    vectors = model(torch.full((1, 8), 3))[0]
+    assert len(vectors.unique(dim=0)) > 4
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_the_target_rule_accumulates_too(scope):
+    whole, parts = recurrent(), recurrent()
+    handles = [smooth(each, proposal(gamma=1.0), "word", "target", scope=scope) for each in (whole, parts)]
+    handles[0].labels(ids(seed=1))
+    loss_of(whole(ids()), ids(seed=1)).backward()
+    for piece in (slice(0, 1), slice(1, 4)):
+        handles[1].labels(ids(seed=1)[piece])
+        share = (piece.stop - piece.start) / 4
+        (share * loss_of(parts(ids()[piece]), ids(seed=1)[piece])).backward()
+    torch.testing.assert_close(gradients(parts), gradients(whole))

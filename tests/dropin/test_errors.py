@@ -1,0 +1,215 @@
+"""Each refusal names the culprit and the way out."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from dropin_for_tests import WIDTH, WORDS, ids, proposal, recurrent
+from varsmooth import InputError, Proposal, smooth, special_ids_of
+
+
+def refused(pattern, model, noise=None, **options):
+    with pytest.raises(InputError, match=pattern):
+        smooth(model, proposal() if noise is None else noise, **options)
+
+
+class Packed(nn.Module):
+    """As the quantised embeddings of torch: not an nn.Embedding, its table out of reach."""
+
+
+class AnswersPacked(nn.Module):
+    def get_input_embeddings(self):
+        return Packed()
+
+
+def test_no_embedding():
+    refused("no embedding found in Linear: it has no nn.Embedding", nn.Linear(3, 4))
+    refused("smooth first, quantise afterwards", nn.Sequential(Packed()))
+    refused("its input layer is a Packed", AnswersPacked())
+
+
+def test_several_embeddings():
+    model = nn.ModuleDict({"tokens": nn.Embedding(WORDS, 4), "places": nn.Embedding(7, 4)})
+    refused(r"tokens \(29, 4\), places \(7, 4\)\); name the one of the words: input='NAME'", model, output="none")
+    handle = smooth(model, proposal(), output="none", input="tokens")
+    assert [part.module for part in handle.parts] == [model["tokens"]]
+
+
+def test_no_head():
+    model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, 3))
+    refused("no output head found in Sequential.*29 rows; smooth the input alone with output='none'", model)
+    smooth(model, proposal(), output="none")
+
+
+def test_several_heads():
+    model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS), nn.Linear(4, WORDS))
+    refused(r"several layers of Sequential could score words \(1 \(29, 4\), 2 \(29, 4\)\)", model)
+    assert smooth(model, proposal(), head="2").parts[1].module is model[2]
+
+
+def test_the_tied_layer_is_preferred():
+    model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS), nn.Linear(4, WORDS))
+    model[2].weight = model[0].weight
+    assert smooth(model, proposal()).parts[1].module is model[2]
+
+
+def test_names_that_are_none():
+    refused("input='word': RecurrentModel has no module of this name; did you mean 'words'", recurrent(), input="word")
+    refused("head='body' is a GRU; it must be an nn.Linear", recurrent(), head="body")
+
+
+def test_too_few_rows():
+    refused("the table of 'words' has 29 rows, the proposal 31 words; count with vocab_size=29", recurrent(), proposal(31))
+
+
+def test_too_many_rows_to_be_a_rounding():
+    model = recurrent(rows=WORDS + 200)
+    refused("229 rows, the proposal 29 words: 200 rows would be padding; say so with padding=200", model)
+    refused("padding=3, but the table of 'words' has 200 rows more", model, padding=3)
+    assert smooth(model, proposal(), padding=200).padding == {"words": 200, "head": 200}
+
+
+def test_padded_tables_are_smoothed_up_to_the_padding():
+    model = recurrent(rows=32)
+    handle = smooth(model, proposal())
+    assert handle.padding == {"words": 3, "head": 3}
+    assert "3 rows of words are padding" in repr(handle)
+    fitting = handle.parts[0].table.proposal
+    assert torch.equal(fitting.rate, torch.cat([proposal().rate, torch.zeros(3)]))
+    assert torch.equal(fitting.probs, torch.cat([proposal().probs, torch.zeros(3)]))
+    drawn = model.words(torch.tensor([[29, 30, 31]]))
+    assert torch.equal(drawn, model.words.weight[29:][None])
+
+
+def test_a_head_may_be_padded_alone():
+    model = recurrent(tied=False)
+    model.head = nn.Linear(WIDTH, 64)
+    refused("no output head found", model)
+    assert smooth(model, proposal(), head="head").padding == {"words": 0, "head": 35}
+    assert model(ids()).shape[-1] == 64
+
+
+def test_a_second_handle():
+    model = recurrent()
+    smooth(model, proposal(), output="none")
+    refused(r"embedding 'words' is smoothed already; call remove\(\) on that handle first", model)
+
+
+def test_a_second_handle_through_the_tie():
+    model = recurrent()
+    smooth(model, proposal())
+    model.more = nn.Embedding(WORDS, WIDTH)
+    model.more.weight = model.words.weight
+    refused("'words' is smoothed already", model, input="more", output="none")
+    assert "forward" not in vars(model.more)
+
+
+def test_a_frozen_table():
+    model = recurrent()
+    model.words.weight.requires_grad_(False)
+    refused(r"embedding 'words' is frozen.*requires_grad_\(True\).*allow_frozen=True", model)
+    handle = smooth(model, proposal(), allow_frozen=True)
+    first = model(ids())
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.0)
+    optimizer.step()
+    assert handle.current_step == 1
+    assert not torch.equal(model(ids()), first)
+
+
+def test_a_quantised_table():
+    model = recurrent(tied=False)
+    model.words.weight = nn.Parameter(torch.zeros(WORDS, WIDTH, dtype=torch.int8), requires_grad=False)
+    refused(r"embedding 'words' is quantised \(int8\)", model)
+    model = recurrent(tied=False)
+    model.head.weight = nn.Parameter(torch.zeros(WORDS, WIDTH, dtype=torch.float8_e4m3fn), requires_grad=False)
+    refused(r"head 'head' is quantised \(float8_e4m3fn\)", model)
+
+
+def test_embeddings_that_draws_cannot_follow():
+    model = recurrent()
+    model.words.max_norm = 1.0
+    refused("max_norm", model)
+    model = recurrent()
+    model.words.sparse = True
+    refused("sparse=False", model)
+    model = recurrent()
+    model.words.forward = lambda given: given
+    refused("forward set on the module itself", model)
+
+
+class Scaled(nn.Embedding):
+    def forward(self, input):
+        return super().forward(input) * 3.0
+
+
+class Positional(nn.Embedding):
+    def forward(self, input):
+        return super().forward(input) + input[..., None]
+
+
+def test_a_subclass_keeps_what_it_does_to_the_vectors():
+    model, plain = (nn.Sequential(kind(WORDS, 4)) for kind in (Scaled, nn.Embedding))
+    plain[0].weight = model[0].weight
+    handles = [smooth(each, proposal(), output="none", input="0") for each in (model,)]
+    drawn, mean = model(ids()), model.eval()(ids())
+    handles[0].remove()
+    smooth(plain, proposal(), output="none")
+    assert torch.equal(drawn, plain(ids()) * 3)
+    assert torch.equal(mean, plain.eval()(ids()) * 3)
+    drawn.sum().backward()
+    assert model[0].weight.grad.sum() == pytest.approx(3 * ids().numel() * 4)
+
+
+def test_a_subclass_that_looks_at_the_ids_is_refused():
+    refused("does more than look rows up", nn.Sequential(Positional(WORDS, 4)), output="none")
+
+
+def test_bad_options():
+    refused("output must be one of", recurrent(), output="tables")
+    refused("predict must be one of", recurrent(), predict="mena")
+    refused("advance must be one of", recurrent(), advance="auto")
+    refused("dropout must be in", recurrent(), dropout=1.0)
+    refused("granularity='word'", recurrent(), output="target")
+    model = recurrent()
+    refused("scope must be one of", model, scope="window")
+    assert "forward" not in vars(model.words), "what fails leaves nothing behind"
+
+
+def test_special_ids_are_never_replaced_and_never_proposed():
+    model = recurrent()
+    fitting = smooth(model, proposal(gamma=1.0), special_ids=[0, 7]).parts[0].table.proposal
+    for values in (fitting.rate, fitting.probs):
+        assert not values[[0, 7]].any()
+        assert values[1] > 0
+    assert float(fitting.probs.sum()) == pytest.approx(1)
+    everything = torch.arange(WORDS).repeat(50, 1)
+    vectors = model.words(everything)
+    weight = model.words.weight
+    assert torch.equal(vectors[:, [0, 7]], weight[[0, 7]].expand(50, -1, -1))
+    others = [index for index in range(WORDS) if index not in (0, 7)]
+    assert not torch.isin(vectors[:, others], weight[[0, 7]]).any()
+
+
+def test_special_ids_must_be_words_and_leave_some():
+    refused(r"special_ids must be in \[0, 29\).*got 29", recurrent(), special_ids=[29])
+    refused("leave the proposal no word", recurrent(), Proposal.blank(WORDS, 0.1, blank_id=2), special_ids=[2])
+
+
+class Tokenizer:
+    special_tokens_map: ClassVar = {
+        "unk_token": "?",
+        "pad_token": "_",
+        "eos_token": "$",
+        "additional_special_tokens": ["<a>", "<b>"],
+    }
+
+    def convert_tokens_to_ids(self, tokens):
+        return [{"_": 0, "$": 2, "?": 3, "<a>": 8, "<b>": 9}[token] for token in tokens]
+
+
+def test_special_ids_of_a_tokenizer_leave_out_the_unknown_word():
+    assert special_ids_of(Tokenizer()) == [0, 2, 8, 9]

@@ -1,0 +1,57 @@
+"""The examples run, at tiny size."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from networks_for_tests import TINY
+from varsmooth.cli import app
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def test_there_is_a_test_for_each():
+    tested = set(re.findall(r'example\(monkeypatch, "(\w+\.py)"', Path(__file__).read_text(encoding="utf-8")))
+    assert tested == {path.name for path in EXAMPLES.glob("*.py")}
+
+
+def test_own_loop(monkeypatch, capsys):
+    example(monkeypatch, "own_loop.py", "--data", "synthetic", "--steps", "50", "--width", "16")
+    steps = re.findall(r"step \d+: loss [\d.]+, perplexity of the mean ([\d.]+)", capsys.readouterr().out)
+    # The synthetic source has 200 words: better than knowing nothing.
+    assert float(steps[-1]) < 150
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+@pytest.mark.slow
+def test_trainer(monkeypatch, capsys, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    example(monkeypatch, "hf_trainer.py", "--data", "synthetic", "--steps", "20", "--out", str(tmp_path))
+    (found,) = re.findall(r"perplexity of the mean: ([\d.]+)", capsys.readouterr().out)
+    assert float(found) < 150
+    assert transformers.GPT2LMHeadModel.from_pretrained(tmp_path).config.vocab_size > 100
+
+
+def test_run_to_text(monkeypatch, capsys, tmp_path):
+    run = str(tmp_path / "run")
+    settings = [part for change in TINY if not change.startswith("data.name") for part in ("--set", change)]
+    app(["train", "--data", "synthetic", "--recipe", "vanilla", "--out", run, *settings], result_action="return_value")
+    words = (tmp_path / "run" / "vocab.txt").read_text(encoding="utf-8").split()
+    prompt = " ".join(word for word in words if not word.startswith("<"))[:40].rsplit(" ", 1)[0]
+    capsys.readouterr()
+    example(monkeypatch, "run_to_text.py", run, prompt, "--words", "3")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("perplexity of the prompt: ")
+    assert len(lines) == 4
+    assert all(line.startswith(prompt) for line in lines[1:])
