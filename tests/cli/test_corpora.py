@@ -12,6 +12,7 @@ import pytest
 
 from commands_for_tests import Run, refused
 from varsmooth.cli import corpora
+from varsmooth.text import bigrams, splits
 from varsmooth.text.named import KNOWN, KnownData, KnownFile
 
 TEXTS = {"train": "the cat sat\non the mat\n", "valid": "the mat sat\n", "test": "on the cat\n"}
@@ -247,3 +248,78 @@ def test_get_leaves_another_copy_alone(run: Run, tmp_path: Path) -> None:
     assert status == 2
     assert "is there already and is not the standard copy" in complaint.splitlines()[-1]
     assert (tmp_path / "wikitext-2" / "train.txt").read_text() == TEXTS["train"]
+
+
+@pytest.fixture
+def large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that counts as large."""
+    monkeypatch.setattr(splits, "MAPPED_ABOVE", 10)
+    return folder
+
+
+def test_stats_of_a_large_text_are_those_of_a_small_one(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = run("stats", folder, "--json")
+    monkeypatch.setattr(splits, "MAPPED_ABOVE", 10)
+    monkeypatch.setattr(bigrams, "IN_MEMORY", 10)
+    assert run("stats", folder, "--json") == small
+    assert json.loads(run("data", "cache", "--json")[1])["entries"][0]["tokens"] == 16
+
+
+def test_prepare_encodes_once(run: Run, large: Path) -> None:
+    status, shown, complaint = run("data", "prepare", large, "--min-count", 2, "--workers", 1, "--json")
+    assert (status, complaint) == (0, "")
+    first = json.loads(shown)
+    assert first["encoded"]
+    assert not first["was_there"]
+    assert first["vocab_size"] == 3
+    assert first["tokens"] == {"train": 8, "valid": 4, "test": 4}
+    assert first["checksums"]["train"] == FAKE["train.txt"].sha256
+    assert json.loads(run("data", "prepare", large, "--min-count", 2, "--json")[1])["was_there"]
+    assert "was encoded already" in run("data", "prepare", large, "--min-count", 2)[1]
+
+
+def test_prepare_has_nothing_to_do_for_a_small_text(run: Run, folder: Path) -> None:
+    assert json.loads(run("data", "prepare", folder, "--json")[1]) == {"data": str(folder), "encoded": False}
+    assert "nothing to prepare" in run("data", "prepare", folder)[1]
+
+
+def test_cache_shows_and_deletes(run: Run, large: Path) -> None:
+    assert "0 encoded texts" in run("data", "cache")[1]
+    run("data", "prepare", large)
+    shown = run("data", "cache")[1]
+    assert "1 encoded texts" in shown
+    (entry,) = json.loads(run("data", "cache", "--json")[1])["entries"]
+    assert entry["sources"]["train"] == str(large / "train.txt")
+    (Path(entry["folder"]) / "about.json").unlink()
+    assert "damaged or unfinished" in run("data", "cache")[1]
+    assert "deleted 1 encoded texts" in run("data", "cache", "--clear")[1]
+    assert json.loads(run("data", "cache", "--json")[1])["entries"] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"valid": None}, ["valid.txt"]),
+        ({"train": b""}, ["train.txt", "empty"]),
+        ({"test": b"caf\xe9\n"}, ["test.txt", "UTF-8", "3"]),
+        ({"test": b"the dog\n"}, ["test.txt, line 1", "'dog'", "--min-count"]),
+    ],
+)
+def test_bad_large_text_gets_one_line(
+    run: Run, large: Path, tmp_path: Path, changes: dict[str, bytes | None], words: list[str]
+) -> None:
+    write(large, **changes)
+    for verb in (("stats",), ("data", "prepare")):
+        result = run(*verb, large)
+        refused(result, *words)
+        assert result[1] == ""
+    assert json.loads(run("data", "cache", "--json")[1])["entries"] == []
+
+
+def test_bad_preparations_get_one_line(run: Run, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(run("data", "prepare", "python"), "python is built in")
+    refused(run("data", "prepare", tmp_path / "nowhere"), "there is no folder")
+    refused(run("data", "prepare", large, "--workers", 0), "--workers must be at least 1, not 0")
+    refused(run("data", "prepare", large, "--min-count", -1), "--min-count")
+    monkeypatch.setenv("VARSMOOTH_CACHE", str(large / "train.txt"))
+    refused(run("data", "prepare", large), "cannot be written", "VARSMOOTH_CACHE")

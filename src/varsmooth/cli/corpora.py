@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +19,10 @@ from varsmooth.errors import InputError, nearest
 from varsmooth.report.corpus import corpus_statistics, statistics_tables
 from varsmooth.report.corpus_plot import write_corpus_picture
 from varsmooth.text import open_corpus
+from varsmooth.text.corpus import text_folder
 from varsmooth.text.hub import fetch_wikitext2
 from varsmooth.text.named import DESCRIPTIONS, KNOWN, check, data_root, ptb_instructions
+from varsmooth.text.prepared import cached_entries, prepare, remove_entries
 
 BUILT_IN = "built in"
 AsJson = Annotated[bool, Parameter(name="--json", negative="")]
@@ -31,7 +34,7 @@ STATUS = {
     "missing": "missing",
     BUILT_IN: BUILT_IN,
 }
-DATA_HELP = """List, fetch and check the data sets that have a name.
+DATA_HELP = """List, fetch and check the data sets that have a name, and encode large texts.
 
 For example:
 
@@ -58,6 +61,9 @@ def stats(
 
     Size and vocabulary, the Kneser-Ney rates of rare and frequent words, and the words whose Kneser-Ney mass differs most from
     their unigram mass: those that are frequent but follow only a few words, as Francisco does, and those that follow many.
+
+    A large text is encoded into the cache the first time (`varsmooth data prepare`), and where its distinct bigrams might not
+    fit into memory they are counted on disk (needs the `data` extra).
 
     Examples:
 
@@ -194,6 +200,112 @@ def get(name: str, /, *, data_dir: Path | None = None) -> int:
     fetch_wikitext2(folder)
     _say(f"{name} is the standard copy: {folder}")
     return 0
+
+
+@data_app.command(name="prepare")
+def prepare_(
+    data: str,
+    /,
+    *,
+    data_dir: Path | None = None,
+    min_count: int | None = None,
+    max_words: int | None = None,
+    max_tokens: int | None = None,
+    workers: int | None = None,
+    json_: AsJson = False,
+) -> None:
+    """Encode a large text ahead of training.
+
+    Texts above 64 MB are encoded by several processes, once for each choice of the options below, and then read from the disk
+    as they are needed; this does it before the first `train` or `stats` would, as on a cluster where many start at once. The
+    cache is `VARSMOOTH_CACHE`, else `~/.cache/varsmooth`; it needs about as much room as the text.
+
+    Examples:
+
+        varsmooth data prepare my-text/
+        varsmooth data prepare my-text/ --min-count 3 --workers 8 --json
+
+    Parameters
+    ----------
+    data
+        A folder with train.txt, valid.txt and test.txt, or the name of a data set that is read from files.
+    data_dir
+        The folder that holds ptb/ and wikitext-2/, instead of the one named by `VARSMOOTH_DATA`.
+    min_count
+        Words that occur less often become `<unk>`; 1 unless given.
+    max_words
+        The largest vocabulary, `<eos>` and `<unk>` included; rarer words become `<unk>`.
+    max_tokens
+        Use only the first lines of train that fit into this many tokens, and the same share of the other splits.
+    workers
+        Processes that read the text; one per core unless given.
+    json_
+        Print the figures as JSON.
+    """
+    if data in DESCRIPTIONS and data not in KNOWN:
+        raise InputError(f"{data} is built in: there is nothing to prepare")
+    _, folder = text_folder(data, data_dir)
+    begin = time.perf_counter()
+    found = prepare(
+        folder, min_count=1 if min_count is None else min_count, max_words=max_words, max_tokens=max_tokens, workers=workers
+    )
+    seconds = time.perf_counter() - begin
+    figures: dict[str, Any] = {"data": data, "encoded": found is not None}
+    if found is not None:
+        figures |= {
+            "folder": str(found.folder),
+            "was_there": found.was_there,
+            "vocab_size": len(found.vocab),
+            "tokens": {split: ids.numel() for split, ids in found.ids.items()},
+            "checksums": found.checksums,
+            "seconds": round(seconds, 3),
+        }
+    if json_:
+        print(json.dumps(figures))
+    elif found is None:
+        _say(f"{folder} is small: it is read anew every time, and there is nothing to prepare")
+    else:
+        sizes = ", ".join(f"{split} {ids.numel():,}" for split, ids in found.ids.items())
+        _say(f"{folder}: {len(found.vocab):,} words in the vocabulary; tokens: {sizes}")
+        _say(f"{'was encoded already' if found.was_there else f'encoded in {seconds:.1f} s'}: {found.folder}")
+
+
+@data_app.command(name="cache")
+def cache_(*, clear: Annotated[bool, Parameter(negative="")] = False, json_: AsJson = False) -> None:
+    """Show or delete the encoded texts that are kept on disk.
+
+    Examples:
+
+        varsmooth data cache
+        varsmooth data cache --clear
+
+    Parameters
+    ----------
+    clear
+        Delete them; they are made again when they are needed.
+    json_
+        Print the list as JSON.
+    """
+    entries = cached_entries()
+    freed = remove_entries() if clear else 0
+    if json_:
+        listed = [{"folder": str(e.folder), "bytes": e.bytes, "tokens": e.tokens, "sources": dict(e.sources)} for e in entries]
+        print(json.dumps({"entries": listed, "cleared": clear, "freed_bytes": freed}))
+        return
+    if clear:
+        _say(f"deleted {len(entries)} encoded texts, {freed / 1e6:,.1f} MB")
+        return
+    rows = [
+        (
+            entry.sources.get("train", "damaged or unfinished"),
+            f"{entry.tokens:,}",
+            f"{entry.bytes / 1e6:,.1f}",
+            entry.folder.name,
+        )
+        for entry in entries
+    ]
+    _print_table(("text", "tokens", "MB", "entry"), rows)
+    _say(f"{len(entries)} encoded texts, {sum(entry.bytes for entry in entries) / 1e6:,.1f} MB")
 
 
 def _examined(name: str, data_dir: Path | None) -> dict[str, Any]:

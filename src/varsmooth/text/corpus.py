@@ -24,11 +24,13 @@ def open_corpus(
     vocab: Vocab | None = None,
     max_tokens: int | None = None,
     refresh: bool = False,
+    mapped: bool | None = None,
 ) -> Corpus:
     """Open ``python``, ``synthetic``, ``ptb``, ``wikitext-2`` or a folder; the options are those of ``Corpus``.
 
     ``min_count`` is 1 unless given, and 3 for ``python``. ``data_dir`` is where ``ptb`` and ``wikitext-2`` are
-    looked for (else ``$VARSMOOTH_DATA``); ``refresh`` builds ``python`` anew instead of taking it from the cache.
+    looked for (else ``$VARSMOOTH_DATA``); ``refresh`` builds ``python`` anew instead of taking it from the cache;
+    ``mapped`` is for files alone: what is built in stays in memory.
     """
     if max_tokens is not None and max_tokens < 1:
         raise InputError(f"--max-tokens must be at least 1, not {max_tokens}")
@@ -38,9 +40,16 @@ def open_corpus(
         return Corpus.from_texts(texts, name="python", min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
     if data == "synthetic":
         return synthetic_corpus(min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
+    name, folder = text_folder(data, data_dir)
+    return Corpus.from_folder(
+        folder, name=name, min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens, mapped=mapped
+    )
+
+
+def text_folder(data: str | Path, data_dir: Path | None = None) -> tuple[str | None, Path]:
+    """Return the name, if it has one, and the folder of a data set that is read from files."""
     name = str(data) if data in KNOWN else None
-    folder = locate(name, data_dir) if name else _folder(data)
-    return Corpus.from_folder(folder, name=name, min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
+    return name, locate(name, data_dir) if name else _folder(data)
 
 
 def _folder(data: str | Path) -> Path:

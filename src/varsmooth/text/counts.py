@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from varsmooth.errors import InputError
+from varsmooth.text.bigrams import bigram_set, chosen_out_of_core
+from varsmooth.text.progress import progress_bar
 
-PIECE = 1 << 23
+PIECE = 1 << 22
 """Tokens looked at together: bounds the memory that sorting bigrams takes."""
+SHOWN_ABOVE = 8 * PIECE
+"""Tokens whose counting is worth a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +35,27 @@ class Counts:
         return self.unigram.numel()
 
     @classmethod
-    def from_ids(cls, ids: Tensor | NDArray[np.integer], vocab_size: int) -> Counts:
-        """Count one stream of word ids."""
-        return cls.from_batches([ids], vocab_size)
+    def from_ids(cls, ids: Tensor | NDArray[np.integer], vocab_size: int, *, out_of_core: bool | None = None) -> Counts:
+        """Count one stream of word ids.
+
+        ``out_of_core`` says whether distinct bigrams are kept on disk (extra ``data``) instead of in memory; None decides by
+        how many there can be. The counts are the same.
+        """
+        if out_of_core is None:
+            out_of_core = chosen_out_of_core(math.prod(ids.shape), vocab_size)
+        return cls.from_batches([ids], vocab_size, out_of_core=out_of_core)
 
     @classmethod
     def from_batches(
-        cls, batches: Iterable[Tensor | NDArray[np.integer]], vocab_size: int, *, contiguous: bool = False
+        cls,
+        batches: Iterable[Tensor | NDArray[np.integer]],
+        vocab_size: int,
+        *,
+        contiguous: bool = False,
+        out_of_core: bool = False,
     ) -> Counts:
-        """Count many streams, one after the other, in memory that grows with the distinct bigrams alone.
+        """Count many streams, one after the other, in memory that grows with the distinct bigrams alone, or not at all
+        where they are kept on disk (``out_of_core``).
 
         Each item is a stream of its own, so no bigram reaches from one into the next; ``contiguous=True`` says that the items
         are pieces of one stream.
@@ -45,67 +63,35 @@ class Counts:
         if vocab_size < 1:
             raise InputError(f"vocab_size must be at least 1, got {vocab_size}")
         unigram = np.zeros(vocab_size, dtype=np.int64)
-        bigrams = _BigramSet(vocab_size)
         last: NDArray[np.int64] | None = None
-        for batch in batches:
-            stream = _as_stream(batch, vocab_size)
-            for start in range(0, stream.size, PIECE):
-                piece = stream[start : start + PIECE].astype(np.int64)
-                unigram += np.bincount(piece, minlength=vocab_size)
-                bigrams.add(piece if last is None else np.concatenate([last, piece]))
-                last = piece[-1:]
-            if not contiguous:
-                last = None
-        after, before = bigrams.neighbours()
+        with bigram_set(vocab_size, out_of_core=out_of_core) as bigrams:
+            for batch in batches:
+                for piece in _pieces(_as_stream(batch), vocab_size):
+                    unigram += np.bincount(piece, minlength=vocab_size)
+                    bigrams.add(piece if last is None else np.concatenate([last, piece]))
+                    last = piece[-1:]
+                if not contiguous:
+                    last = None
+            after, before = bigrams.neighbours()
         return cls(torch.from_numpy(unigram), torch.from_numpy(after), torch.from_numpy(before))
 
 
-class _BigramSet:
-    """A set of bigrams kept as sorted runs; a run is merged with those no larger than itself, so each code moves rarely."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
-        self.runs: list[NDArray[np.int64]] = []
-
-    def add(self, piece: NDArray[np.int64]) -> None:
-        run = _distinct(piece[:-1] * self.vocab_size + piece[1:])
-        while self.runs and self.runs[-1].size <= 2 * run.size:
-            run = _distinct(np.concatenate([self.runs.pop(), run]))
-        self.runs.append(run)
-
-    def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        codes = _distinct(np.concatenate(self.runs)) if self.runs else np.empty(0, dtype=np.int64)
-        self.runs = []
-        after = np.zeros(self.vocab_size, dtype=np.int64)
-        before = np.zeros(self.vocab_size, dtype=np.int64)
-        for start in range(0, codes.size, PIECE):
-            left, right = np.divmod(codes[start : start + PIECE], self.vocab_size)
-            after += np.bincount(left, minlength=self.vocab_size)
-            before += np.bincount(right, minlength=self.vocab_size)
-        return after, before
-
-
-def _distinct(codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort in place and drop repeats; np.unique would take a second copy."""
-    codes.sort()
-    if codes.size == 0:
-        return codes
-    first = np.empty(codes.size, dtype=bool)
-    first[0] = True
-    np.not_equal(codes[1:], codes[:-1], out=first[1:])
-    return codes[first]
-
-
-def _as_stream(batch: Tensor | NDArray[np.integer], vocab_size: int) -> NDArray[np.integer]:
+def _as_stream(batch: Tensor | NDArray[np.integer]) -> NDArray[np.integer]:
     stream = batch.detach().cpu().numpy() if isinstance(batch, Tensor) else np.asarray(batch)
     if stream.ndim != 1:
         raise InputError(f"ids must be 1-D, got shape {tuple(stream.shape)}")
-    if stream.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if not np.issubdtype(stream.dtype, np.integer):
+    if stream.size and not np.issubdtype(stream.dtype, np.integer):
         raise InputError(f"ids must be integers, got {stream.dtype}")
-    low, high = int(stream.min()), int(stream.max())
-    if low < 0 or high >= vocab_size:
-        culprit = low if low < 0 else high
-        raise InputError(f"ids must be in [0, vocab_size = {vocab_size}), got {culprit}")
     return stream
+
+
+def _pieces(stream: NDArray[np.integer], vocab_size: int) -> Iterator[NDArray[np.int64]]:
+    """Yield a stream in pieces that fit into memory, checked on the way, so that ids on disk are read once."""
+    with progress_bar("counting", stream.size) if stream.size > SHOWN_ABOVE else nullcontext(lambda _: None) as advance:
+        for start in range(0, stream.size, PIECE):
+            piece = stream[start : start + PIECE].astype(np.int64)
+            low, high = int(piece.min()), int(piece.max())
+            if low < 0 or high >= vocab_size:
+                raise InputError(f"ids must be in [0, vocab_size = {vocab_size}), got {low if low < 0 else high}")
+            yield piece
+            advance(piece.size)

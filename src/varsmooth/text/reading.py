@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -21,9 +22,15 @@ def read_lines(path: Path, digest: Digest | None = None) -> Iterator[list[str]]:
 
     ``digest`` is fed the file's bytes on the way.
     """
+    with reading(path), Path(path).open("rb") as file:
+        yield from decode_lines(file, str(path), digest)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what the system says when a file cannot be read into one clear line."""
     try:
-        with Path(path).open("rb") as file:
-            yield from decode_lines(file, str(path), digest)
+        yield
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except PermissionError:
@@ -47,9 +54,14 @@ def exists(path: Path) -> bool:
     return True
 
 
-def decode_lines(lines: Iterable[bytes], source: str, digest: Digest | None = None) -> Iterator[list[str]]:
-    """Yield the tokens of each raw line; ``source`` is the name that errors give."""
-    offset = 0
+def size_of(path: Path) -> int:
+    """Return the bytes of a file."""
+    with reading(path):
+        return path.stat().st_size
+
+
+def decode_lines(lines: Iterable[bytes], source: str, digest: Digest | None = None, offset: int = 0) -> Iterator[list[str]]:
+    """Yield the tokens of each raw line; errors name ``source``, in which the first line starts at ``offset``."""
     empty = True
     for raw in lines:
         if digest is not None:
@@ -60,7 +72,11 @@ def decode_lines(lines: Iterable[bytes], source: str, digest: Digest | None = No
             empty = False
             yield text.split()
     if empty:
-        raise InputError(f"{source} is empty; it must hold at least one line of text")
+        raise InputError(no_text(source))
+
+
+def no_text(source: str) -> str:
+    return f"{source} is empty; it must hold at least one line of text"
 
 
 def _decode(raw: bytes, offset: int, source: str) -> str:

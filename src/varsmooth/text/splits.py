@@ -9,12 +9,16 @@ from pathlib import Path
 import torch
 
 from varsmooth.errors import InputError
-from varsmooth.text.reading import exists
-from varsmooth.text.streams import Encoder, Lexicon, Stream, count_words, shorten
+from varsmooth.text.encoding import Request
+from varsmooth.text.mapped import open_mapped
+from varsmooth.text.reading import exists, size_of
+from varsmooth.text.streams import Encoder, Lexicon, Stream, count_words, shorten, single_token
 from varsmooth.text.vocab import EOS, Vocab
 
 SPLITS = ("train", "valid", "test")
 FILES = tuple(f"{split}.txt" for split in SPLITS)
+MAPPED_ABOVE = 64 << 20
+"""Bytes of text above which ids are mapped: in memory they take up to four times the size of the text while they are made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +28,9 @@ class Corpus:
     The constructors share their options: the vocabulary is built from train with ``min_count`` and ``max_words``
     (see ``Vocab.build``) unless ``vocab`` is given; ``max_tokens`` keeps the first whole lines of train that fit
     into it, before the vocabulary is built, and the same share of valid and test.
+
+    Ids are int64 tensors in memory. Those of large files are int32 tensors that are mapped from the cache (``text/mapped.py``),
+    where several processes have put them: ``mapped`` says whether, and None means above ``MAPPED_ABOVE`` bytes.
     """
 
     name: str
@@ -43,10 +50,11 @@ class Corpus:
         max_words: int | None = None,
         vocab: Vocab | None = None,
         max_tokens: int | None = None,
+        mapped: bool | None = None,
     ) -> Corpus:
         """Read ``train.txt``, ``valid.txt`` and ``test.txt`` of a folder."""
         folder = Path(path)
-        _check_folder(folder)
+        check_folder(folder)
         return cls.from_files(
             train=folder / "train.txt",
             valid=folder / "valid.txt",
@@ -56,6 +64,7 @@ class Corpus:
             max_words=max_words,
             vocab=vocab,
             max_tokens=max_tokens,
+            mapped=mapped,
         )
 
     @classmethod
@@ -70,11 +79,15 @@ class Corpus:
         max_words: int | None = None,
         vocab: Vocab | None = None,
         max_tokens: int | None = None,
+        mapped: bool | None = None,
     ) -> Corpus:
         """Read three text files."""
+        paths = {split: Path(path) for split, path in zip(SPLITS, (train, valid, test), strict=True)}
+        if mapped if mapped is not None else sum(map(size_of, paths.values())) > MAPPED_ABOVE:
+            found = open_mapped(Request(paths, min_count, max_words, vocab, max_tokens))
+            return cls(name, found.vocab, **found.ids, checksums=found.checksums)
         lexicon = Lexicon()
-        paths = zip(SPLITS, (train, valid, test), strict=True)
-        streams = {split: Stream.from_file(Path(path), lexicon) for split, path in paths}
+        streams = {split: Stream.from_file(path, lexicon) for split, path in paths.items()}
         return cls._encode(name, streams, lexicon, min_count, max_words, vocab, max_tokens)
 
     @classmethod
@@ -108,7 +121,7 @@ class Corpus:
             streams = shorten(streams, max_tokens)
         for stream in streams.values():
             if len(stream.ids) < 2:
-                raise InputError(f"{stream.source} holds a single token; a split needs at least two")
+                raise InputError(single_token(stream.source))
         counts = count_words(streams["train"], lexicon)
         if vocab is None:
             vocab = Vocab.build(counts, min_count, max_words)
@@ -123,7 +136,8 @@ class Corpus:
         )
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that lacks one of the three files."""
     if not exists(folder):
         raise InputError(f"there is no folder {folder}")
     if not folder.is_dir():

@@ -78,10 +78,7 @@ def shorten(streams: Mapping[str, Stream], max_tokens: int) -> dict[str, Stream]
         return dict(streams)
     lines = train.whole_lines(max_tokens)
     if lines == 0:
-        raise InputError(
-            f"--max-tokens {max_tokens} leaves nothing to train on: the first line of {train.source} has "
-            f"{train.line_ends[0]} tokens"
-        )
+        raise InputError(nothing_left(max_tokens, train.source, int(train.line_ends[0])))
     share = max_tokens / len(train.ids)
     shorter = {"train": train.first_lines(lines)}
     for name in ("valid", "test"):
@@ -119,8 +116,22 @@ class Encoder:
     def _complaint(self, stream: Stream, place: int) -> str:
         word = list(self._lexicon)[stream.ids[place]]
         line = int(np.searchsorted(stream.line_ends, place, side="right")) + 1
-        return (
-            f"{stream.source}, line {line}: the word {word!r} is not in the vocabulary, which has no {UNK}; "
-            f"build the vocabulary with --min-count {self._rarest + 1} so that rare words become {UNK}, "
-            "or add the word to the training text"
-        )
+        return unknown_word(stream.source, line, word, self._rarest)
+
+
+def unknown_word(source: str, line: int, word: str, rarest: int) -> str:
+    """Say that a vocabulary without ``<unk>`` lacks a word; ``rarest`` is the smallest count of a training word."""
+    return (
+        f"{source}, line {line}: the word {word!r} is not in the vocabulary, which has no {UNK}; "
+        f"build the vocabulary with --min-count {rarest + 1} so that rare words become {UNK}, "
+        "or add the word to the training text"
+    )
+
+
+def nothing_left(max_tokens: int, source: str, first_line: int) -> str:
+    """Say that not even the first line of train, of ``first_line`` tokens, fits into ``max_tokens``."""
+    return f"--max-tokens {max_tokens} leaves nothing to train on: the first line of {source} has {first_line} tokens"
+
+
+def single_token(source: str) -> str:
+    return f"{source} holds a single token; a split needs at least two"

@@ -57,6 +57,11 @@ class Vocab:
         """Return the word's own id, or None when it is not in the vocabulary."""
         return self._ids.get(word)
 
+    def rows(self, words: Iterable[str], unknown: int) -> list[int]:
+        """Return the words' own ids, and ``unknown`` for one that is not in the vocabulary."""
+        own = self._ids.get
+        return [own(word, unknown) for word in words]
+
     def encode(self, tokens: Iterable[str]) -> list[int]:
         """Return the ids of the tokens; an unknown word becomes ``<unk>``, or an error when there is none."""
         return [self._id_of(token) for token in tokens]
@@ -105,13 +110,13 @@ class Vocab:
 
         ``max_words`` is the number of rows, ``<eos>`` and ``<unk>`` included.
         """
-        _check_limits(min_count, max_words)
+        check_limits(min_count, max_words)
         counts = {word: count for word, count in word_counts.items() if count > 0 or word == EOS}
         counts.setdefault(EOS, 0)
         dropped = _dropped(counts, min_count, max_words)
         if dropped:
             counts[UNK] = counts.get(UNK, 0) + sum(counts.pop(word) for word in dropped)
-        return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))))
+        return cls(tuple(_most_frequent_first(counts, counts)))
 
     def _text(self) -> bytes:
         text = "".join(f"{word}\n" for word in self.words)
@@ -120,7 +125,7 @@ class Vocab:
 
 
 def _dropped(counts: Mapping[str, int], min_count: int, max_words: int | None) -> list[str]:
-    ordinary = sorted(counts.keys() - {EOS, UNK}, key=lambda word: (-counts[word], word))
+    ordinary = _most_frequent_first(counts.keys() - {EOS, UNK}, counts)
     frequent = [word for word in ordinary if counts[word] >= min_count]
     needs_unk = UNK in counts or len(frequent) < len(ordinary)
     if max_words is not None and len(frequent) + 1 + needs_unk > max_words:
@@ -128,7 +133,13 @@ def _dropped(counts: Mapping[str, int], min_count: int, max_words: int | None) -
     return ordinary[len(frequent) :]
 
 
-def _check_limits(min_count: int, max_words: int | None) -> None:
+def _most_frequent_first(words: Iterable[str], counts: Mapping[str, int]) -> list[str]:
+    """Sort by count, then alphabetically: twice, as sorting is stable and needs no key of its own for a million words."""
+    return sorted(sorted(words), key=counts.__getitem__, reverse=True)
+
+
+def check_limits(min_count: int, max_words: int | None) -> None:
+    """Refuse limits that no vocabulary can have."""
     if min_count < 1:
         raise InputError(f"--min-count must be at least 1, not {min_count}")
     if max_words is not None and max_words < 2:

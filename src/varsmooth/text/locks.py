@@ -1,0 +1,37 @@
+"""One process at a time: a lock that the system drops with the process, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from varsmooth.text.progress import waiting
+
+
+@contextmanager
+def locked(path: Path, reason: str) -> Iterator[bool]:
+    """Wait for the lock in this file; yields False where there can be none, as in a folder that is read-only."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _acquired(handle, reason)
+    finally:
+        os.close(handle)
+
+
+def _acquired(handle: int, reason: str) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with waiting(reason):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:  # some network file systems have no locks
+        return False
+    return True
