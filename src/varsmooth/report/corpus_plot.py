@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
 from varsmooth.report.corpus import CorpusStatistics, WordMass
-from varsmooth.report.plots import LIGHT, _as_png, _figure
+from varsmooth.report.plots import LIGHT, as_png, blank_figure
 from varsmooth.report.runs import printable
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def write_corpus_picture(path: Path | str, statistics: CorpusStatistics) -> None
 
 
 def _picture(statistics: CorpusStatistics) -> bytes:
-    figure = _figure()
+    figure = blank_figure()
     figure.set_size_inches(11, 5)
     scatter, bars = figure.subplots(1, 2, width_ratios=(3, 2))
     for axes in (scatter, bars):
@@ -58,7 +58,7 @@ def _picture(statistics: CorpusStatistics) -> bytes:
     taken = [scatter.get_legend().get_window_extent(), *_dots(scatter, [*statistics.lowered, *statistics.raised])]
     _label_words(scatter, statistics.lowered, LOWERED, BELOW, taken)
     _label_words(scatter, statistics.raised, RAISED, ABOVE, taken)
-    return _as_png(figure, LIGHT)
+    return as_png(figure, LIGHT)
 
 
 def _draw_words(axes: Axes, statistics: CorpusStatistics) -> None:

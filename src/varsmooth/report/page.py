@@ -68,7 +68,7 @@ def render_page(runs: Sequence[RunSummary], *, title: str, notes: Sequence[str],
         _samples_section(samples),
         f"<section><h2>Runs</h2>{''.join(map(_run_details, runs))}</section>",
     ]
-    return _document(title, "\n".join(part for part in body if part))
+    return document(title, "\n".join(part for part in body if part))
 
 
 def summary(runs: Sequence[RunSummary], rows: Sequence[Row]) -> str:
@@ -83,7 +83,8 @@ def summary(runs: Sequence[RunSummary], rows: Sequence[Row]) -> str:
     return " ".join(sentences)
 
 
-def _document(title: str, body: str) -> str:
+def document(title: str, body: str) -> str:
+    """Return a page that needs nothing beside it."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -139,7 +140,7 @@ def _figure(runs: Sequence[RunSummary]) -> str:
     if not any(run.curve for run in runs):
         return '<p class="quiet">None of the runs has been evaluated yet, so there are no curves.</p>'
     try:
-        light, dark = (_data_uri(learning_curves(runs, title="", theme=theme)) for theme in (LIGHT, DARK))
+        light, dark = (data_uri(learning_curves(runs, title="", theme=theme)) for theme in (LIGHT, DARK))
     except MissingPlotError as error:
         return f'<p class="quiet">Not drawn: {escape(str(error))}</p>'
     return (
@@ -148,7 +149,8 @@ def _figure(runs: Sequence[RunSummary]) -> str:
     )
 
 
-def _data_uri(png: bytes) -> str:
+def data_uri(png: bytes) -> str:
+    """Return a picture as a page can hold it."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
@@ -160,7 +162,7 @@ def _samples_section(samples: Sequence[Sample]) -> str:
     ]
     parts = []
     if scored:
-        parts.append("<h3>Scored sentences</h3>" + _plain_table(("sentence", "recipe", "perplexity", "unknown words"), scored))
+        parts.append("<h3>Scored sentences</h3>" + plain_table(("sentence", "recipe", "perplexity", "unknown words"), scored))
     generated = [sample for sample in samples if sample.kind == "generated"]
     if generated:
         parts.append("<h3>Generated sentences</h3>" + "".join(map(_generated, generated)))
@@ -206,14 +208,15 @@ def _evaluations(run: RunSummary) -> str:
     if not run.results:
         return '<p class="quiet">Not evaluated on the test set yet.</p>'
     rows = [[_cell(entry.get(key)) for key in EVALUATION] + [_temperature(entry)] for entry in run.results]
-    return "<h3>Evaluations</h3>" + _plain_table((*EVALUATION, "temperature"), rows)
+    return "<h3>Evaluations</h3>" + plain_table((*EVALUATION, "temperature"), rows)
 
 
 def _temperature(entry: Mapping[str, Any]) -> str:
     return _cell(entry.get("temperature")) + (" (tuned)" if entry.get("tuned_temperature") else "")
 
 
-def _plain_table(headers: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def plain_table(headers: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of text."""
     head = "".join(f"<th>{escape(header)}</th>" for header in headers)
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'

@@ -48,7 +48,7 @@ def learning_curves(runs: Sequence[RunSummary], *, title: str = "Learning curves
     groups = [group for group in group_runs(runs) if any(run.curve for run in group.runs)]
     if not groups:
         raise InputError("no learning curves to draw: none of the runs has been evaluated yet (metrics.jsonl is empty)")
-    figure = _figure()
+    figure = blank_figure()
     axes = figure.add_subplot()
     lines = []
     for number, group in enumerate(groups):
@@ -56,8 +56,8 @@ def learning_curves(runs: Sequence[RunSummary], *, title: str = "Learning curves
         lines.append(_draw_group(axes, group, colour, style))
     clipped = _set_limits(axes, [[value for _, value in run.curve] for group in groups for run in group.runs if run.curve])
     _dress(axes, title, theme, clipped)
-    _add_legend(axes, lines, _legend_labels(groups), theme)
-    return _as_png(figure, theme)
+    add_legend(axes, lines, _legend_labels(groups), theme)
+    return as_png(figure, theme)
 
 
 def write_learning_curves(path: Path | str, runs: Sequence[RunSummary], *, title: str = "Learning curves") -> None:
@@ -82,7 +82,7 @@ def sensible_limits(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
     return lowest - margin, top + margin
 
 
-def _figure() -> Figure:
+def blank_figure() -> Figure:
     """A figure outside pyplot, which keeps global state and may look for a screen."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -129,6 +129,13 @@ def _dress(axes: Axes, title: str, theme: Theme, clipped: bool) -> None:
     axes.set_xlabel("training step", color=theme.ink)
     axes.set_ylabel("development perplexity", color=theme.ink)
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+    colour_axes(axes, theme)
+    note = "dots mark the best of each run" + ("; higher values are cut off" if clipped else "")
+    axes.set_title(note, color=theme.ink, fontsize=8, loc="right", alpha=0.7)
+
+
+def colour_axes(axes: Axes, theme: Theme) -> None:
+    """Give axes the colours of a theme, a faint grid and no frame."""
     axes.set_facecolor(theme.ground)
     axes.grid(visible=True, color=theme.faint, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -136,8 +143,6 @@ def _dress(axes: Axes, title: str, theme: Theme, clipped: bool) -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(theme.faint)
-    note = "dots mark the best of each run" + ("; higher values are cut off" if clipped else "")
-    axes.set_title(note, color=theme.ink, fontsize=8, loc="right", alpha=0.7)
 
 
 def _legend_labels(groups: Sequence[RunGroup]) -> list[str]:
@@ -146,7 +151,7 @@ def _legend_labels(groups: Sequence[RunGroup]) -> list[str]:
     return [label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 3]}..." for label in labels]
 
 
-def _add_legend(axes: Axes, lines: Sequence[Line2D], labels: Sequence[str], theme: Theme) -> None:
+def add_legend(axes: Axes, lines: Sequence[Line2D], labels: Sequence[str], theme: Theme) -> None:
     """Name the lines; texts are set afterwards, so that no name is read as mathematics or left out for its underscore."""
     inside = len(labels) <= MOST_INSIDE
     place: dict[str, Any] = {"loc": "upper right"} if inside else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
@@ -157,7 +162,8 @@ def _add_legend(axes: Axes, lines: Sequence[Line2D], labels: Sequence[str], them
         text.set_color(theme.ink)
 
 
-def _as_png(figure: Figure, theme: Theme) -> bytes:
+def as_png(figure: Figure, theme: Theme) -> bytes:
+    """Return a figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")

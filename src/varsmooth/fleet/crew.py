@@ -1,0 +1,156 @@
+"""Runs of one process that take turns, a few steps at a time, and begin, end and fail each on its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from varsmooth.errors import InputError
+from varsmooth.experiment import (
+    Record,
+    Session,
+    Steps,
+    advance,
+    continued_run,
+    failure,
+    lane_for,
+    new_run,
+    record_unbuilt,
+)
+from varsmooth.fleet.trials import Trial
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.lane import Lane
+from varsmooth.train.loop import Interrupted, Interruptions
+
+TURN = 4
+"""Steps that a run takes before it is the next one's turn."""
+NAP = 1e-4
+"""Seconds to wait where every run has as much queued on the GPU as it may have."""
+ON_ITS_OWN = 0
+"""What stands for a signal in the record of a run that was stopped alone."""
+
+
+class Reins(Interruptions):
+    """One run's: it ends with a signal to the process, or alone."""
+
+    def __init__(self, process: Interruptions) -> None:
+        self._process = process
+        super().__init__()
+
+    @property
+    def received(self) -> int | None:
+        return self._process.received if self._own is None else self._own
+
+    @received.setter
+    def received(self, number: int | None) -> None:
+        self._own = number
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        with self._process.at_once():
+            yield
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run under way."""
+
+    trial: Trial
+    path: Path
+    lane: Lane
+    steps: Steps
+    reins: Reins
+
+
+class Crew:
+    """The runs under way; ``ended`` is told of each one's end."""
+
+    def __init__(self, session: Session, ended: Callable[[Trial, Record], None]) -> None:
+        self.session, self.ended = session, ended
+        self.members: list[Member] = []
+
+    @property
+    def stopping(self) -> bool:
+        return self.session.interruptions.received is not None
+
+    def begin(self, trial: Trial, path: Path) -> bool:
+        """Build a run, or go on with the one in ``path``; False where a signal arrives meanwhile, and it came to nothing."""
+        reins = Reins(self.session.interruptions)
+        session = replace(self.session, interruptions=reins)
+        begun = RunFolder(path).config_path.is_file()
+        steps = continued_run(path, session) if begun else new_run(trial.config, path, session)
+        member = Member(trial, path, lane_for(trial.config), steps, reins)
+        try:
+            with self.session.interruptions.at_once(), member.lane.entered():
+                next(steps)
+            self.members.append(member)
+            return True
+        except Interrupted:
+            member.lane.close()
+            return False
+        except Exception as error:
+            record = record_unbuilt(trial.config, path, error)
+        self.session.screen.advance_total(trial.config.train.steps)
+        member.lane.close()
+        self._end(trial, record)
+        return True
+
+    def take_turns(self) -> None:
+        """Give every run its turn."""
+        moved = [self._advance(member) for member in list(self.members)]
+        if not any(moved):
+            time.sleep(NAP)
+
+    def stop(self, name: str) -> None:
+        """Have one run save its state and end."""
+        for member in self.members:
+            if member.trial.name == name:
+                member.reins.received = ON_ITS_OWN
+
+    def abandon(self) -> None:
+        """Leave the runs that an error of this program left under way; their last states stay."""
+        for member in self.members:
+            member.steps.close()
+
+    def _advance(self, member: Member) -> bool:
+        """Give a run its turn; False where its queue on the GPU is still full."""
+        moved = False
+        try:
+            with member.lane.entered():
+                for _ in range(TURN):
+                    if not (member.lane.ready() or self.stopping):
+                        return moved
+                    if (record := advance(member.steps)) is not None:
+                        break
+                    member.lane.stepped()
+                    moved = True
+                else:
+                    return moved
+        except Exception as error:
+            record = self._failed(member, error)
+        self.members.remove(member)
+        member.lane.close()  # after the error is gone, which held on to all that the run had
+        self._end(member.trial, record)
+        return True
+
+    def _failed(self, member: Member, error: Exception) -> Record:
+        """Return the record that a failed run has written, or what it would have said."""
+        record = read_record(member.path)
+        return record if record.get("status") == "failed" else {**record, "status": "failed", **failure(error)}
+
+    def _end(self, trial: Trial, record: Record) -> None:
+        about = f": {record['reason']}" if record["status"] == "failed" else f" after {record['steps']} steps"
+        status = "given up" if record.get("signal") == ON_ITS_OWN else record["status"]
+        self.session.screen.say(f"{trial.name}: {status}{about}")
+        self.ended(trial, record)
+
+
+def read_record(path: Path) -> Record:
+    """Return the record in a run's folder, an empty one where there is none to read."""
+    try:
+        return RunFolder(path).read_record()
+    except InputError:
+        return {}

@@ -1,0 +1,139 @@
+"""Trials for a machine without the database: asked for here, trained there as a fleet, and told of afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from varsmooth.config import Config, to_mapping
+from varsmooth.errors import InputError
+from varsmooth.experiment import Record
+from varsmooth.recipe import load_recipe, recipe_names
+from varsmooth.sweep.board import CODE, DATA, Board, refuse_other_code, refuse_other_data
+from varsmooth.sweep.claims import Claims
+from varsmooth.sweep.sampling import rounded
+from varsmooth.sweep.stage import ASKED, RUN, SECONDS, SLOT, Stage, Ticket
+from varsmooth.sweep.worker import curve_of, outcome_of
+from varsmooth.train.folder import RunFolder
+
+FREE = ("data.name", "data.data_dir", "train.device", "train.engine", "train.threads", "train.save_every")
+"""What may differ where a trial is trained: it changes where and how, and not what."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was made of a run: ``counted``, ``counted before``, or ``unfinished``, which leaves its slot open."""
+
+    run: str
+    outcome: str
+    valid_perplexity: float | None = None
+    reason: str | None = None
+
+
+def ask(board: Board, claims: Claims, number: int) -> list[dict[str, Any]]:
+    """Claim up to ``number`` slots and return them as the list that ``varsmooth train --fleet`` reads."""
+    if number < 1:
+        raise InputError(f"the number of trials to ask for must be at least 1, got {number}")
+    entries: list[dict[str, Any]] = []
+    while len(entries) < number and (ticket := board.claim(claims, asked=True)) is not None:
+        entries.append(_entry(ticket.name, ticket.config))
+    return entries
+
+
+def ask_again(board: Board) -> list[dict[str, Any]]:
+    """Return once more what was asked for and not told of, for a list that was lost."""
+    return [_entry(_name(stage, trial.user_attrs[SLOT]), stage.config(_params(stage, trial))) for stage, trial in board.asked()]
+
+
+def tell(board: Board, folders: Sequence[Path]) -> list[Told]:
+    """Record the results of runs that were asked for; each counts once, however often it is told."""
+    runs = [run for folder in folders for run in _runs_in(folder)]
+    if not runs:
+        raise InputError(f"no runs in {', '.join(map(str, folders))}: name the folder that varsmooth train --fleet made")
+    slots = {_name(stage, slot): (stage, slot) for stage in [*board.arms, *board.seed_stages()] for slot in stage.wanted()}
+    identity = board.identity()
+    found = [(run, *_slot_of(run, slots)) for run in runs]
+    records = [_checked(run, identity) for run in runs]
+    return [_tell(run, stage, slot, record) for (run, stage, slot), record in zip(found, records, strict=True)]
+
+
+def _tell(run: Path, stage: Stage, slot: int, record: Record) -> Told:
+    trials = [trial for trial in stage.trials() if trial.user_attrs[SLOT] == slot]
+    outcome = outcome_of(record)
+    best = (record.get("best") or {}).get("valid_perplexity")
+    if any(stage.is_outcome(trial) for trial in trials):
+        return Told(run.name, "counted before", best, record.get("reason"))
+    open_ones = [trial for trial in trials if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)]
+    if not open_ones:
+        raise InputError(f"{run}: nobody was asked for it: its slot waits, or is being trained by a worker of the study")
+    if outcome is None:
+        return Told(run.name, "unfinished")
+    trial = open_ones[0]
+    config = stage.config(_params(stage, trial))
+    _refuse_other_settings(run, record.get("config") or {}, config)
+    opened = stage.store.attempt(stage.store.optuna.trial.Trial, stage.optuna_study, trial._trial_id)
+    ticket = Ticket(stage, slot, opened, config, None, float(record.get("seconds") or 0.0), set(trial.intermediate_values))
+    stage.report(ticket, curve_of(RunFolder(run)))
+    state, value, notes = outcome
+    stage.tell(ticket, state, value, {**notes, SECONDS: ticket.seconds, RUN: str(run.absolute())})
+    return Told(run.name, "counted", best, record.get("reason"))
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """A run's folder, or the runs in the folder of a fleet."""
+    if RunFolder(folder).record_path.is_file():
+        return [folder]
+    try:
+        return sorted(path for path in folder.iterdir() if RunFolder(path).record_path.is_file())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror or error}") from None
+
+
+def _slot_of(run: Path, slots: Mapping[str, tuple[Stage, int]]) -> tuple[Stage, int]:
+    if run.name not in slots:
+        raise InputError(f"{run}: no trial of this study has that name; it must be as varsmooth sweep ask wrote it")
+    return slots[run.name]
+
+
+def _checked(run: Path, identity: Mapping[str, Any]) -> Record:
+    """Return a run's record, if it was made with the study's code and text; one that was never built says neither."""
+    record = RunFolder(run).read_record()
+    if "versions" in record:
+        code = {"varsmooth": record["versions"].get("varsmooth"), "commit": record.get("commit")}
+        refuse_other_code(code, identity[CODE], f"{run}: its machine")
+        refuse_other_data(record["data"]["checksums"], identity[DATA], str(run))
+    return record
+
+
+def _refuse_other_settings(run: Path, found: Mapping[str, Any], wanted: Config) -> None:
+    for section, values in to_mapping(wanted).items():
+        if section == "name":
+            continue
+        for key, value in values.items():
+            theirs = (found.get(section) or {}).get(key, value)
+            if theirs != value and f"{section}.{key}" not in FREE:
+                raise InputError(f"{run}: was trained with {section}.{key} = {theirs!r}; the trial asked for {value!r}")
+
+
+def _entry(name: str, config: Config) -> dict[str, Any]:
+    """One trial of the list: a packaged recipe, and whatever differs from it."""
+    recipe = config.name if config.name in recipe_names() else "vanilla"
+    base, mapping = to_mapping(load_recipe(recipe)), to_mapping(config)
+    changes = {
+        f"{section}.{key}": value
+        for section, values in mapping.items()
+        if section != "name"
+        for key, value in values.items()
+        if value != base[section][key]
+    }
+    return {"name": name, "recipe": recipe, "set": {**({"name": config.name} if config.name != recipe else {}), **changes}}
+
+
+def _name(stage: Stage, slot: int) -> str:
+    return f"{stage.arm.name}-{stage.label(slot)}"
+
+
+def _params(stage: Stage, trial: Any) -> dict[str, Any]:
+    return rounded(trial.params, stage.space)

@@ -1,0 +1,118 @@
+"""A study: what is tuned, within which budget and how; and what of it every worker must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from varsmooth.config import Config, to_mapping
+from varsmooth.sweep.space import Space, space_from_mapping, space_mapping, with_values
+
+PLACES = ("data.name", "data.data_dir")
+"""Where the text lies differs between machines; that it is the same text is checked by its checksums."""
+
+SamplerKind = Literal["grid", "tpe", "random"]
+PrunerKind = Literal["none", "median", "halving"]
+Mapped: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every arm may spend; whichever of ``trials`` and ``minutes`` is used up first ends it."""
+
+    steps: int
+    """training steps of a trial"""
+    trials: int | None = None
+    minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How configurations are chosen; ``startup_trials`` are random before TPE begins to learn."""
+
+    kind: SamplerKind = "tpe"
+    seed: int = 1
+    startup_trials: int = 10
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """Which trials are given up early: those worse than the median, or those that a rung of halving leaves behind."""
+
+    kind: PrunerKind = "none"
+    startup_trials: int = 5
+    warmup_steps: int = 0
+    min_steps: int = 0
+    """halving: steps of the first rung; 0: estimated from the first trial"""
+    factor: int = 3
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things compared: a configuration, and what is tuned about it."""
+
+    name: str
+    config: Config
+    space: Space
+
+
+@dataclass(frozen=True)
+class Study:
+    """Arms with the same budget, sampler and pruner; ``seeds`` re-run the best of each."""
+
+    name: str
+    budget: Budget
+    sampler: Sampler
+    pruner: Pruner
+    seeds: tuple[int, ...]
+    arms: tuple[Arm, ...]
+
+
+def study_mapping(study: Study) -> dict[str, Any]:
+    """Return all that defines a study as JSON can hold it, the same on every machine."""
+    arms = {arm.name: {"config": _flat(arm.config), "space": space_mapping(arm.space)} for arm in study.arms}
+    parts = {"budget": asdict(study.budget), "sampler": asdict(study.sampler), "pruner": asdict(study.pruner)}
+    return {"name": study.name, **parts, "seeds": list(study.seeds), "arms": arms}
+
+
+def study_from_mapping(mapping: Mapped, data: str) -> Study:
+    """Read ``study_mapping`` back, with the data set's name, which it leaves out."""
+    arms = []
+    for name, arm in mapping["arms"].items():
+        config = with_values(Config(), {**arm["config"], "data.name": data}, "the study")
+        arms.append(Arm(name, replace(config, name=name), space_from_mapping(arm["space"])))
+    return Study(
+        mapping["name"],
+        Budget(**mapping["budget"]),
+        Sampler(**mapping["sampler"]),
+        Pruner(**mapping["pruner"]),
+        tuple(mapping["seeds"]),
+        tuple(arms),
+    )
+
+
+def study_changes(before: Mapped, now: Mapped) -> list[str]:
+    """Name what differs between two ``study_mapping``, with both values."""
+    old, new = _leaves(before), _leaves(now)
+    return [
+        f"{key} (was {old.get(key, 'not there')}, now {new.get(key, 'not there')})"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= _leaves(inner, f"{prefix}.{key}" if prefix else key)
+    return found
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    mapping = to_mapping(config)
+    mapping.pop("name")
+    flat = {f"{section}.{key}": value for section, values in mapping.items() for key, value in values.items()}
+    return {key: value for key, value in flat.items() if key not in PLACES}

@@ -1,0 +1,240 @@
+"""A worker of a sweep: claims slots, trains them a few at a time, and tells what came of them, until the budgets are spent."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from varsmooth.config import to_toml
+from varsmooth.errors import InputError
+from varsmooth.experiment import Corpora, Record, Reporting, Session
+from varsmooth.files import write_atomically
+from varsmooth.fleet import Trial
+from varsmooth.fleet.crew import ON_ITS_OWN, Crew, read_record
+from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
+from varsmooth.sweep.board import Board, beating, identity_of
+from varsmooth.sweep.claims import Claims
+from varsmooth.sweep.stage import REASON, RUN, SECONDS, STEPS, Ticket, winner
+from varsmooth.sweep.storage import StorageDownError, Store
+from varsmooth.sweep.study import Study
+from varsmooth.train.build import resolve_device
+from varsmooth.train.display import Screen
+from varsmooth.train.folder import RunFolder
+
+POLL = 1.0
+"""Seconds between two looks at the database where there was nothing to claim."""
+
+
+@dataclass(frozen=True)
+class SweepEnd:
+    """How a worker's part ended: a signal, trials that others were asked for, or neither: then the study is through."""
+
+    signal: int | None = None
+    asked: int = 0
+
+
+def number_at_once(study: Study, wanted: int | None) -> tuple[int, bool]:
+    """How many trials train at the same time, and whether that is on a GPU."""
+    if wanted is not None and wanted < 1:
+        raise InputError(f"--at-once must be at least 1, got {wanted}")
+    on_gpu = any(resolve_device(arm.config.train.device).type == "cuda" for arm in study.arms)
+    return wanted or (AT_ONCE_ON_GPU if on_gpu else AT_ONCE_ON_CPU), on_gpu
+
+
+def join(study: Study, store: Store, corpora: Corpora) -> Board:
+    """Start or join a study after comparing text and code."""
+    return Board.join(study, store, identity_of(study.arms[0].config, corpora))
+
+
+def work(
+    study: Study,
+    out: Path,
+    store: Store,
+    reporting: Reporting,
+    at_once: int = 1,
+    *,
+    take_back: bool = False,
+    parent: int | None = None,
+) -> SweepEnd:
+    """Work on a study until it is through or a signal comes; with ``parent``, until that process has gone."""
+    slots = study.budget.trials or 0
+    total = len(study.arms) * (slots + len(study.seeds)) * study.budget.steps
+    with Screen(reporting.console, total) as screen:
+        session = Session(screen, reporting.tensorboard)
+        board = join(study, store, session.corpora)
+        with session.interruptions:
+            worker = _Worker(board, Claims(out), out, session, at_once, take_back, parent)
+            with beating(store, worker.tickets):
+                return worker.work()
+
+
+class _Worker:
+    def __init__(
+        self, board: Board, claims: Claims, out: Path, session: Session, at_once: int, take_back: bool, parent: int | None
+    ) -> None:
+        self.board, self.claims, self.out, self.session = board, claims, out, session
+        self.at_once, self.take_back, self.parent = at_once, take_back, parent
+        self.tickets: dict[str, Ticket] = {}
+        self.crew = Crew(session, self._ended)
+        self.sizes: dict[str, int] = {}
+        self.next_look = 0.0
+
+    def work(self) -> SweepEnd:
+        """Refill, take turns, watch; every run is saved where a signal or a lost database ends it."""
+        try:
+            while True:
+                self._leave_with_parent()
+                self._refill()
+                if self.crew.members:
+                    self._take_turns()
+                elif self.crew.stopping:
+                    return SweepEnd(self.session.interruptions.received)
+                elif self.board.finished():
+                    return SweepEnd()
+                elif self.board.only_asked_left():
+                    return SweepEnd(asked=len(self.board.asked()))
+                else:
+                    self._nap()
+        except StorageDownError:
+            self._save_all()
+            raise
+        finally:
+            self.crew.abandon()
+            for ticket in self.tickets.values():
+                if ticket.claim is not None:
+                    ticket.claim.release()
+
+    def _refill(self) -> None:
+        while not self.crew.stopping and len(self.crew.members) < self.at_once and time.monotonic() >= self.next_look:
+            ticket = self.board.claim(self.claims, take_back=self.take_back)
+            if ticket is None:
+                self.next_look = time.monotonic() + POLL
+                return
+            self._begin(ticket)
+
+    def _begin(self, ticket: Ticket) -> None:
+        """Train what a slot asks for, unless its run came to an end before a worker died."""
+        path = self._path(ticket)
+        record = read_record(path)
+        self.tickets[ticket.name] = ticket
+        if _ended_before(record):
+            self._ended(Trial(ticket.name, ticket.config), record)
+            self.session.screen.advance_total(ticket.config.train.steps)
+        elif not self.crew.begin(Trial(ticket.name, ticket.config), path):
+            self._drop(ticket)
+
+    def _take_turns(self) -> None:
+        began, running = time.perf_counter(), [member.trial.name for member in self.crew.members]
+        self.crew.take_turns()
+        share = (time.perf_counter() - began) / len(running)
+        for name in running:
+            if (ticket := self.tickets.get(name)) is not None:
+                ticket.seconds += share
+                self._watch(ticket)
+
+    def _watch(self, ticket: Ticket) -> None:
+        """Report evaluations that have been added; stop a run that the pruner gives up."""
+        folder = RunFolder(self._path(ticket))
+        try:
+            size = folder.metrics_path.stat().st_size
+        except OSError:
+            return
+        if size != self.sizes.get(ticket.name):
+            self.sizes[ticket.name] = size
+            if ticket.stage.report(ticket, curve_of(folder)):
+                self.crew.stop(ticket.name)
+
+    def _ended(self, trial: Trial, record: Record) -> None:
+        """Tell what came of a run; one that a signal stopped, or a full disk, waits for the next worker."""
+        ticket = self.tickets[trial.name]
+        ticket.seconds = max(ticket.seconds, 1e-6)
+        path = self._path(ticket)
+        if record.get("stopped_because") == "disk full":
+            raise InputError(str(record["reason"]))
+        if record["status"] == "stopped" and record.get("signal") == ON_ITS_OWN and not ticket.lost:
+            record = _marked_pruned(path, record)
+        if not ticket.lost and (outcome := outcome_of(record)) is not None:
+            ticket.stage.report(ticket, curve_of(RunFolder(path)))
+            state, value, notes = outcome
+            ticket.stage.tell(ticket, state, value, {**notes, SECONDS: ticket.seconds, RUN: str(path.relative_to(self.out))})
+            self.next_look = 0.0
+        self._drop(ticket)
+
+    def _drop(self, ticket: Ticket) -> None:
+        self.tickets.pop(ticket.name, None)
+        self.sizes.pop(ticket.name, None)
+        if ticket.claim is not None:
+            ticket.claim.release()
+
+    def _path(self, ticket: Ticket) -> Path:
+        return self.out / ticket.stage.arm.name / ticket.stage.label(ticket.slot)
+
+    def _leave_with_parent(self) -> None:
+        """End as after a signal where the process that started this one was killed."""
+        if self.parent is not None and os.getppid() != self.parent and self.session.interruptions.received is None:
+            self.session.interruptions.received = int(signal.SIGTERM)
+
+    def _nap(self) -> None:
+        """Wait a little for others to end, and no longer than a signal lets it."""
+        until = max(self.next_look, time.monotonic() + 0.05)
+        while time.monotonic() < until and not self.crew.stopping:
+            time.sleep(0.05)
+
+    def _save_all(self) -> None:
+        """Have every run save its state: the database is away, and what was trained must not be lost."""
+        for member in self.crew.members:
+            member.reins.received = int(signal.SIGTERM)
+        with suppress(StorageDownError):
+            while self.crew.members:
+                self.crew.take_turns()
+
+
+def curve_of(folder: RunFolder) -> list[tuple[int, float]]:
+    """The development perplexities of a run's evaluations, without those beyond all numbers."""
+    lines = [(line["step"], line.get("valid_perplexity")) for line in folder.read_metrics()]
+    return [(step, value) for step, value in lines if value is not None and math.isfinite(value)]
+
+
+def outcome_of(record: Record) -> tuple[str, float | None, dict[str, object]] | None:
+    """What a run's record means for its slot: Optuna's state, the value and notes; None where it has not ended."""
+    notes: dict[str, object] = {STEPS: record.get("steps") or 0}
+    best = (record.get("best") or {}).get("valid_perplexity")
+    if record.get("status") == "finished" and best is not None:
+        return "COMPLETE", float(best), notes
+    if record.get("status") == "pruned":
+        return "PRUNED", None, notes
+    if record.get("status") == "finished":
+        return "FAIL", None, {**notes, REASON: "the development perplexity is beyond all numbers"}
+    if record.get("status") == "failed":
+        return "FAIL", None, {**notes, REASON: str(record.get("reason") or "unknown")}
+    return None
+
+
+def write_winners(board: Board, out: Path) -> dict[str, Path]:
+    """Write the best configuration of every arm as a recipe that can be trained."""
+    written = {}
+    for stage in board.arms:
+        if (best := winner(stage)) is not None:
+            path = out / f"best-{stage.arm.name}.toml"
+            write_atomically(path, to_toml(best.config).encode())
+            written[stage.arm.name] = path
+    return written
+
+
+def _ended_before(record: Record) -> bool:
+    disk_full = record.get("stopped_because") == "disk full"
+    pruned = record.get("status") == "stopped" and record.get("signal") == ON_ITS_OWN
+    return pruned or (record.get("status") in ("finished", "failed", "pruned") and not disk_full)
+
+
+def _marked_pruned(path: Path, record: Record) -> Record:
+    """Say in the record that the run was given up; its state stays, so that it can be resumed all the same."""
+    folder = RunFolder(path)
+    kept = {key: value for key, value in record.items() if key not in ("signal", "format")}
+    folder.write_record({**kept, "status": "pruned", "stopped_because": "pruned"})
+    return folder.read_record()

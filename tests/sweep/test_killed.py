@@ -1,0 +1,102 @@
+"""A sweep that is really killed, as one process and as several, ends with every trial done once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeps_for_tests import write_text
+from varsmooth.sweep import Board, Store
+from varsmooth.train.folder import RunFolder
+
+pytestmark = pytest.mark.slow
+STUDY = """
+name = "killed"
+data = "text"
+sampler = "grid"
+seeds = [1]
+budget.steps = 60
+[base]
+model.hidden = 8
+train.batch = 4
+train.window = 5
+train.device = "cpu"
+train.eval_every = 10
+train.save_every = 10
+[space]
+train.lr = [0.003, 0.01, 0.03]
+[[arms]]
+recipe = "vanilla"
+[[arms]]
+recipe = "smoothing-kneser-ney"
+"""
+KEPT = ("model.safetensors", "state-00000060.safetensors", "metrics.jsonl")
+
+
+def start(folder: Path, out: Path, at_once: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "varsmooth", "sweep", str(folder / "killed.toml"), "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = [*command, "--at-once", str(at_once)]
+    return subprocess.Popen(arguments, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def wait_until(reached: Callable[[], bool], started: subprocess.Popen[str]) -> None:
+    while not reached():
+        assert started.poll() is None, started.communicate()
+        time.sleep(0.005)
+
+
+def steps_on_disk(out: Path) -> int:
+    return sum(line["step"] for run in out.glob("*/*-*") if run.is_dir() for line in RunFolder(run).read_metrics()[-1:])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_text(tmp_path_factory.mktemp("whole"))
+    (folder / "killed.toml").write_text(STUDY)
+    with start(folder, folder / "out", 1) as started:
+        _, complaint = started.communicate()
+    assert started.returncode == 0, complaint
+    return folder
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_sweep_killed_twice_ends_as_one_never_stopped(at_once: int, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for moment in (20, 200):
+        with start(whole, out, at_once) as started:
+            wait_until(lambda moment=moment: steps_on_disk(out) >= moment, started)  # type: ignore[misc]
+            started.send_signal(signal.SIGKILL)
+            started.communicate()  # its workers notice that it has gone, and hold the pipe until they have saved
+    with start(whole, out, at_once) as started:
+        _, complaint = started.communicate()
+    assert started.returncode == 0, complaint
+    board = Board.open(Store.in_folder(out))
+    assert board.finished()
+    for stage in [*board.arms, *board.seed_stages()]:
+        assert [trial.state.name for trial in stage.trials()] == ["COMPLETE"] * len(stage.wanted())
+    runs = [path.parent for path in sorted((whole / "out").glob("*/*/record.json"))]
+    assert len(runs) == 8
+    for run in runs:
+        for name in KEPT:
+            assert (out / run.parent.name / run.name / name).read_bytes() == (run / name).read_bytes(), (run, name)
+
+
+def test_a_signal_reaches_every_process(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with start(whole, out, 2) as started:
+        wait_until(lambda: steps_on_disk(out) >= 60, started)
+        started.send_signal(signal.SIGTERM)
+        _, complaint = started.communicate()
+    assert started.returncode == 143
+    assert complaint.endswith("varsmooth: stopped; the same command goes on\n")
+    states = [RunFolder(path.parent).read_record()["status"] for path in out.glob("*/*/record.json")]
+    assert "stopped" in states
+    assert "running" not in states

@@ -1,0 +1,204 @@
+"""Slots: each is given out once, whatever happens to its workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps_for_tests import board_of, outcomes, tiny_study
+from varsmooth.sweep import summarize
+from varsmooth.sweep.board import Board
+from varsmooth.sweep.claims import Claims
+from varsmooth.sweep.stage import REASON, SECONDS, SLOT, Stage, Ticket
+
+STEPS = 3
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Board:
+    return board_of(tiny_study(tmp_path, arms=[{"recipe": "vanilla"}]), tmp_path / "out")
+
+
+@pytest.fixture
+def claims(tmp_path: Path) -> Claims:
+    return Claims(tmp_path / "out")
+
+
+def ended(ticket: Ticket, value: float = 5.0) -> None:
+    assert ticket.stage.tell(ticket, "COMPLETE", value, {SECONDS: 30.0})
+    assert ticket.claim is not None
+    ticket.claim.release()
+
+
+def killed(ticket: Ticket) -> None:
+    """What the system does for a process that is killed."""
+    assert ticket.claim is not None
+    ticket.claim.release()
+
+
+def claimed(stage: Stage, claims: Claims, **options: Any) -> Ticket:
+    ticket = stage.claim(claims, **options)
+    assert ticket is not None
+    return ticket
+
+
+def test_a_grid_is_given_out_point_by_point_and_then_nothing(board: Board, claims: Claims) -> None:
+    (stage,) = board.arms
+    tickets = [claimed(stage, claims), claimed(stage, claims)]
+    assert stage.claim(claims) is None
+    assert [ticket.config.train.lr for ticket in tickets] == [0.01, 0.03]
+    assert not board.finished()
+    for number, ticket in enumerate(tickets):
+        ended(ticket, 9.0 - number)
+    assert board.finished()
+    assert outcomes(board) == {"tiny/vanilla": {0: "COMPLETE", 1: "COMPLETE"}}
+    best = stage.best()
+    assert best is not None
+    assert (best.params, best.value) == ({"train.lr": 0.03}, 8.0)
+
+
+def test_a_dead_process_leaves_its_trial_to_the_next_of_the_same_folder(board: Board, claims: Claims) -> None:
+    (stage,) = board.arms
+    first = claimed(stage, claims)
+    first.stage.report(first, [(2, 7.0)])
+    assert claimed(stage, claims).slot == 1
+    assert stage.claim(claims) is None, "the first worker lives"
+    killed(first)
+    again = claimed(stage, claims)
+    assert (again.slot, again.identity, again.config) == (0, first.identity, first.config)
+    assert again.reported == {2}
+    ended(again)
+    assert len(stage.trials()) == 2
+
+
+def test_a_slot_that_was_queued_twice_counts_once(board: Board, claims: Claims) -> None:
+    (stage,) = board.arms
+    stage.fill()
+    stage.optuna_study.enqueue_trial({"train.lr": 0.01}, user_attrs={SLOT: 0})
+    tickets = [claimed(stage, claims), claimed(stage, claims)]
+    assert [ticket.slot for ticket in tickets] == [0, 1]
+    killed(tickets[0])
+    ended(claimed(stage, claims))
+    ended(tickets[1])
+    assert stage.claim(claims) is None
+    assert board.finished()
+    assert len(stage.trials()) == 2, "the second of slot 0 was put aside"
+
+
+def test_a_trial_that_was_given_up_for_dead_is_queued_again_with_its_parameters(board: Board, claims: Claims) -> None:
+    (stage,) = board.arms
+    silent = claimed(stage, claims)
+    stage.optuna_study.tell(silent.trial, state=stage.store.optuna.trial.TrialState.FAIL)  # as a missed heartbeat does
+    killed(silent)
+    again = claimed(stage, claims)
+    assert again.identity != silent.identity
+    assert (again.slot, again.config) == (silent.slot, silent.config)
+    assert not stage.tell(silent, "COMPLETE", 1.0, {}), "the silent worker comes back, and is too late"
+    assert stage.report(silent, [(4, 1.0)]) is True
+    assert silent.lost
+    ended(again)
+    assert outcomes(board) == {"tiny/vanilla": {0: "COMPLETE"}}
+    assert stage.outcomes()[0].value == 5.0
+
+
+def test_a_failure_of_its_own_is_an_outcome(board: Board, claims: Claims) -> None:
+    (stage,) = board.arms
+    ticket = claimed(stage, claims)
+    assert stage.tell(ticket, "FAIL", None, {REASON: "not finite"})
+    killed(ticket)
+    assert claimed(stage, claims).slot == 1
+    assert outcomes(board) == {"tiny/vanilla": {0: "FAIL"}}
+    assert stage.best() is None
+
+
+def test_telling_twice_counts_once(board: Board, claims: Claims) -> None:
+    (stage,) = board.arms
+    ticket = claimed(stage, claims)
+    assert stage.tell(ticket, "COMPLETE", 5.0, {})
+    assert not stage.tell(ticket, "COMPLETE", 6.0, {"steps": 1})
+    assert stage.outcomes()[0].value == 5.0
+
+
+def test_what_was_asked_for_is_not_taken_here_unless_it_is_taken_back(board: Board, claims: Claims) -> None:
+    (stage,) = board.arms
+    assert claimed(stage, claims, asked=True).slot == 0
+    ended(claimed(stage, claims))
+    assert stage.claim(claims) is None
+    assert board.only_asked_left()
+    assert [trial.user_attrs[SLOT] for _, trial in board.asked()] == [0]
+    ended(claimed(stage, claims, take_back=True))
+    assert board.finished()
+
+
+def test_minutes_end_an_arm_after_the_trial_that_used_them_up(tmp_path: Path, claims: Claims) -> None:
+    study = tiny_study(tmp_path, sampler="random", budget={"steps": 3, "minutes": 1.2}, arms=[{"recipe": "vanilla"}])
+    board = board_of(study, tmp_path / "out")
+    (stage,) = board.arms
+    for _ in range(3):
+        assert not board.finished()
+        ended(claimed(stage, claims))  # half a minute each
+    assert stage.claim(claims) is None
+    assert board.finished()
+    assert (len(stage.outcomes()), stage.seconds()) == (3, 90.0)
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random"])
+def test_what_is_sampled_depends_on_the_seed_and_the_trials_before(kind: str, tmp_path: Path) -> None:
+    def chosen(name: str, seed: int) -> list[float]:
+        space = {"train": {"lr": {"low": 1e-3, "high": 1.0, "log": True}}}
+        sampler = {"kind": kind, "seed": seed, "startup_trials": 1}
+        arms = [{"recipe": "vanilla"}]
+        study = tiny_study(tmp_path, sampler=sampler, budget={"steps": 3, "trials": 3}, space=space, arms=arms)
+        (stage,) = board_of(study, tmp_path / name).arms
+        found = []
+        for _ in range(3):
+            ticket = claimed(stage, Claims(tmp_path / name))
+            found.append(ticket.config.train.lr)
+            ended(ticket, abs(ticket.config.train.lr - 0.1))
+        return found
+
+    first = chosen("a", 1)
+    assert len(set(first)) == 3
+    assert chosen("b", 1) == first
+    assert chosen("c", 2) != first
+
+
+def test_arms_take_turns(tmp_path: Path, claims: Claims) -> None:
+    board = board_of(tiny_study(tmp_path), tmp_path / "out")
+    names = []
+    while (ticket := board.claim(claims)) is not None:
+        names.append(ticket.name)
+    assert names == ["vanilla-trial-0000", "kn-trial-0000", "vanilla-trial-0001", "kn-trial-0001"]
+
+
+def test_seeds_follow_the_search_with_the_best_configuration(tmp_path: Path, claims: Claims) -> None:
+    board = board_of(tiny_study(tmp_path, seeds=[5, 6], arms=[{"recipe": "vanilla"}]), tmp_path / "out")
+    for value in (4.0, 3.0):
+        assert board.seed_stages() == []
+        ended(claimed(board.arms[0], claims), value)
+    tickets = []
+    while (ticket := board.claim(claims)) is not None:
+        tickets.append(ticket)
+    found = [(ticket.name, ticket.config.train.lr, ticket.config.train.seed) for ticket in tickets]
+    assert found == [("vanilla-seed-5", 0.03, 5), ("vanilla-seed-6", 0.03, 6)]
+    assert not board.finished()
+    for ticket in tickets:
+        ended(ticket)
+    assert board.finished()
+
+
+def test_importance_comes_with_enough_trials(tmp_path: Path, claims: Claims) -> None:
+    space = {"train": {"lr": [0.001, 0.01, 0.03, 0.1]}, "dropout": {"tables": [0.0, 0.5]}}
+    board = board_of(tiny_study(tmp_path, space=space, arms=[{"recipe": "vanilla"}]), tmp_path / "out")
+    for number in range(8):
+        (arm,) = summarize(board).arms
+        assert arm.importance_missing == f"it needs 8 trials that were trained to the end, and there are {number}"
+        ticket = claimed(board.arms[0], claims)
+        ended(ticket, 100 * ticket.config.train.lr + ticket.config.dropout.tables / 100)
+    (arm,) = summarize(board).arms
+    assert arm.importance is not None
+    assert sum(arm.importance.values()) == pytest.approx(1)
+    assert arm.importance["train.lr"] > arm.importance["dropout.tables"]
+    assert arm.used["minutes"] == arm.trials[-1].minutes_so_far == 4.0

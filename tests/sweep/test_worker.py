@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweeps_for_tests import board_of, outcomes, swept, tiny_study
+from varsmooth.config import load_config
+from varsmooth.errors import InputError
+from varsmooth.recipe import load_recipe
+from varsmooth.sweep import Board, Store, summarize, write_winners
+from varsmooth.sweep import board as board_module
+from varsmooth.sweep.storage import StorageDownError
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.trainer import Trainer
+
+KEPT = ("model.safetensors", "state-00000008.safetensors", "metrics.jsonl", "config.toml")
+ALL_DONE = {f"tiny/{arm}": {0: "COMPLETE", 1: "COMPLETE"} for arm in ("vanilla", "kn")}
+
+
+def record(run: Path) -> dict[str, Any]:
+    return RunFolder(run).read_record()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    end = swept(tiny_study(folder, seeds=[3]), folder / "out", at_once=2)
+    assert (end.signal, end.asked) == (None, 0)
+    return folder
+
+
+def test_trials_and_seeds_are_ordinary_runs(whole: Path) -> None:
+    board = board_of(tiny_study(whole, seeds=[3]), whole / "out")
+    assert outcomes(board) == ALL_DONE
+    for arm in ("vanilla", "kn"):
+        for name in ("trial-0000", "trial-0001", "seed-3"):
+            assert record(whole / "out" / arm / name)["status"] == "finished"
+    for stage in board.arms:
+        for slot, trial in stage.outcomes().items():
+            run = RunFolder(whole / "out" / stage.arm.name / f"trial-{slot:04d}")
+            assert trial.value == run.read_record()["best"]["valid_perplexity"]
+            assert trial.intermediate_values == {line["step"]: line["valid_perplexity"] for line in run.read_metrics()}
+
+
+def test_the_summary_says_what_each_arm_was_given_and_used(whole: Path) -> None:
+    board = Board.open(Store.in_folder(whole / "out"))
+    found = summarize(board, whole / "out")
+    assert (found.study, found.finished, [arm.arm for arm in found.arms]) == ("tiny", True, ["vanilla", "kn"])
+    for arm in found.arms:
+        assert arm.budget == {"trials": 2, "steps_per_trial": 8, "minutes": None}
+        assert (arm.used["trials"], arm.used["finished"], arm.used["steps"], arm.used["open"]) == (2, 2, 16, 0)
+        assert arm.used["minutes"] == pytest.approx(arm.trials[-1].minutes_so_far)
+        assert arm.best is not None
+        assert arm.best.valid_perplexity == min(trial.valid_perplexity or 0 for trial in arm.trials)
+        (seed,) = arm.seeds
+        results = record(whole / "out" / arm.arm / "seed-3")["results"]
+        assert seed.test_perplexity in [result["perplexity"] for result in results if result["split"] == "test"]
+        assert arm.importance is None
+        assert arm.importance_missing == "there are fewer than two parameters to compare"
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_the_winner_is_a_recipe(whole: Path) -> None:
+    board = Board.open(Store.in_folder(whole / "out"))
+    written = write_winners(board, whole / "out")
+    for stage in board.arms:
+        best = stage.best()
+        assert best is not None
+        recipe = load_recipe(written[stage.arm.name])
+        assert recipe.train.lr == best.params["train.lr"]
+        seed_run = load_config(whole / "out" / stage.arm.name / "seed-3" / "config.toml")
+        assert recipe.smoothing == seed_run.smoothing
+        assert recipe.train.steps == 8
+
+
+def test_a_finished_sweep_has_nothing_left_to_do(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("a finished trial is trained again"))
+    assert swept(tiny_study(whole, seeds=[3]), whole / "out").signal is None
+
+
+def test_a_stopped_sweep_goes_on_bit_for_bit(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, out = Trainer.step, tmp_path / "out"
+    study = tiny_study(tmp_path, seeds=[3], data=str(whole / "text"))
+
+    for moment in (3, 21):
+        taken = 0
+
+        def signalled(self: Trainer, moment: int = moment) -> Any:
+            nonlocal taken
+            taken += 1
+            if taken == moment:
+                signal.raise_signal(signal.SIGTERM)
+            return step(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "step", signalled)
+            assert swept(study, out).signal == signal.SIGTERM
+    assert swept(study, out).signal is None
+    board = board_of(study, out)
+    assert outcomes(board) == ALL_DONE
+    assert all(len(stage.trials()) == 2 for stage in board.arms), "no trial was asked for twice"
+    runs = [path.parent for path in sorted((whole / "out").glob("*/*/record.json"))]
+    assert len(runs) == 6
+    for run in runs:
+        for name in KEPT:
+            assert (out / run.parent.name / run.name / name).read_bytes() == (run / name).read_bytes(), (run, name)
+
+
+def test_a_trial_that_fails_fails_alone(tmp_path: Path) -> None:
+    study = tiny_study(tmp_path, space={"train": {"lr": [1e30, 0.01]}}, arms=[{"recipe": "vanilla"}])
+    assert swept(study, tmp_path / "out", at_once=2).signal is None
+    (stage,) = board_of(study, tmp_path / "out").arms
+    states = {slot: (trial.state.name, trial.user_attrs.get("reason")) for slot, trial in stage.outcomes().items()}
+    assert states[1] == ("COMPLETE", None)
+    assert states[0][0] == "FAIL"
+    assert "not finite" in states[0][1]
+
+
+def test_out_of_memory_is_the_reason_of_one_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    step = Trainer.step
+
+    def hungry(self: Trainer) -> Any:
+        if self.settings.lr == 0.03:
+            raise torch.OutOfMemoryError
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", hungry)
+    study = tiny_study(tmp_path, arms=[{"recipe": "vanilla"}])
+    swept(study, tmp_path / "out")
+    (stage,) = board_of(study, tmp_path / "out").arms
+    assert outcomes(board_of(study, tmp_path / "out")) == {"tiny/vanilla": {0: "COMPLETE", 1: "FAIL"}}
+    assert stage.outcomes()[1].user_attrs["reason"].startswith("out of GPU memory")
+
+
+@pytest.mark.parametrize(
+    "pruner",
+    [{"kind": "median", "startup_trials": 1}, {"kind": "halving", "min_steps": 2, "factor": 2}],
+    ids=lambda p: p["kind"],
+)
+def test_a_hopeless_trial_is_given_up_with_its_state(pruner: dict[str, Any], tmp_path: Path) -> None:
+    space = {"train": {"lr": [0.03, 1e-9]}}
+    study = tiny_study(tmp_path, pruner=pruner, space=space, arms=[{"recipe": "vanilla"}], budget={"steps": 16})
+    swept(study, tmp_path / "out")
+    assert outcomes(board_of(study, tmp_path / "out")) == {"tiny/vanilla": {0: "COMPLETE", 1: "PRUNED"}}
+    run = tmp_path / "out" / "vanilla" / "trial-0001"
+    found = record(run)
+    assert (found["status"], found["stopped_because"]) == ("pruned", "pruned")
+    assert 2 <= found["steps"] < 16
+    assert RunFolder(run).state_path(found["steps"]).exists()
+    summary = summarize(board_of(study, tmp_path / "out"))
+    assert summary.arms[0].used["pruned"] == 1
+    assert summary.arms[0].used["steps"] == 16 + found["steps"]
+
+
+def refused(study: Any, out: Path) -> str:
+    with pytest.raises(InputError) as error:
+        swept(study, out)
+    return str(error.value)
+
+
+def test_a_changed_study_is_refused_by_what_changed(whole: Path) -> None:
+    message = refused(tiny_study(whole, seeds=[3, 4]), whole / "out")
+    assert "'tiny' has changed since it was started: seeds (was [3], now [3, 4])" in message
+    message = refused(tiny_study(whole, seeds=[3], space={"train": {"lr": [0.01, 0.02]}}), whole / "out")
+    assert "arms.vanilla.space.train.lr (was [0.01, 0.03], now [0.01, 0.02])" in message
+
+
+def test_another_text_is_refused(whole: Path, tmp_path: Path) -> None:
+    study = tiny_study(tmp_path, seeds=[3])
+    (tmp_path / "text" / "valid.txt").write_text("the cat\n")
+    assert "the valid text has the checksum" in refused(study, whole / "out")
+
+
+@pytest.mark.parametrize(("change", "word"), [({"versions": {"varsmooth": "9.9"}}, "9.9"), ({"commit": "f00"}, "commit f00")])
+def test_other_code_is_refused(change: dict[str, Any], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"versions": {"varsmooth": "1.0"}, "commit": "abc"}
+    monkeypatch.setattr(board_module, "environment", lambda _: known)
+    study = tiny_study(tmp_path, arms=[{"recipe": "vanilla"}])
+    swept(study, tmp_path / "out")
+    monkeypatch.setattr(board_module, "environment", lambda _: {**known, **change})
+    message = refused(study, tmp_path / "out")
+    assert word in message
+    assert "1.0 (commit abc)" in message
+
+
+def away(times: int) -> Any:
+    """A way to ask that fails so many times, as SQLAlchemy does when the server is gone."""
+    from sqlalchemy.exc import OperationalError
+
+    left = times
+
+    def fail() -> None:
+        nonlocal left
+        if left > 0:
+            left -= 1
+            raise OperationalError("SELECT 1", {}, Exception("connection refused"))
+
+    return fail
+
+
+def test_a_database_that_comes_back_is_waited_for(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path}/a.db", waits=(0.0, 0.0))
+    store.attempt(away(2))
+    with pytest.raises(StorageDownError, match=r"does not answer \(connection refused\); nothing is lost"):
+        store.attempt(away(3))
+
+
+def test_when_the_database_goes_away_runs_are_saved_and_nothing_is_lost(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, step = tmp_path / "out", Trainer.step
+    study = tiny_study(tmp_path, seeds=[3], data=str(whole / "text"))
+    attempt, down = Store.attempt, False
+
+    def sometimes(self: Store, ask: Any, *args: Any, **options: Any) -> Any:
+        if down:
+            raise StorageDownError("the database does not answer")
+        return attempt(self, ask, *args, **options)
+
+    def stepped(self: Trainer) -> Any:
+        nonlocal down
+        down = down or self.progress.step == 5
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "attempt", sometimes)
+        patch.setattr(Trainer, "step", stepped)
+        with pytest.raises(StorageDownError):
+            swept(study, out)
+    saved = record(out / "vanilla" / "trial-0000")
+    assert saved["status"] == "stopped"
+    assert RunFolder(out / "vanilla" / "trial-0000").state_path(saved["steps"]).exists()
+    assert swept(study, out).signal is None
+    assert outcomes(board_of(study, out)) == ALL_DONE
+    name = "vanilla/trial-0000/model.safetensors"
+    assert (out / name).read_bytes() == (whole / "out" / name).read_bytes()
