@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from varsmooth.train.environment import environment
-
 if not torch.cuda.is_available():
     # Read when a kernel is defined: without a GPU kernels run in Triton's interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -32,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Leave a record where a run cannot be repeated by everyone, as on a GPU."""
+    from varsmooth.train.environment import environment  # not before the interpreter has been chosen
+
     path = config.getoption("--record")
     if path is None:
         return
