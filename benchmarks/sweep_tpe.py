@@ -22,14 +22,14 @@ from varsmooth.experiment import Reporting
 from varsmooth.sweep import Board, Store, parse_study, summarize, work
 from varsmooth.train.environment import environment
 
-GRID: dict[str, Any] = {
-    "train": {"lr": [0.005, 0.01, 0.02], "l2": [1e-4, 1e-3]},
-    "smoothing": {"gamma": [0.1, 0.2, 0.3, 0.4]},
-}
-RANGES: dict[str, Any] = {
-    "train": {"lr": {"low": 0.005, "high": 0.02, "log": True}, "l2": {"low": 1e-4, "high": 1e-3, "log": True}},
-    "smoothing": {"gamma": {"low": 0.1, "high": 0.4}},
-}
+LAMBDAS, GAMMAS = [1e-4, 1e-3], [0.1, 0.2, 0.3, 0.4]
+
+
+def spaces(rates: list[float]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The grid, and the ranges that it spans."""
+    grid = {"train": {"lr": rates, "l2": LAMBDAS}, "smoothing": {"gamma": GAMMAS}}
+    lr, l2 = ({"low": values[0], "high": values[-1], "log": True} for values in (rates, LAMBDAS))
+    return grid, {"train": {"lr": lr, "l2": l2}, "smoothing": {"gamma": {"low": GAMMAS[0], "high": GAMMAS[-1]}}}
 
 
 def search(name: str, sampler: dict[str, Any], space: dict[str, Any], trials: int, steps: int, folder: Path) -> list[float]:
@@ -50,20 +50,24 @@ def search(name: str, sampler: dict[str, Any], space: dict[str, Any], trials: in
     study, out = parse_study(table, name, Path()), folder / name
     out.mkdir()
     store = Store.in_folder(out)
-    work(study, out, store, Reporting(Console(stderr=True, force_terminal=False, quiet=True)))
+    work(study, out, store, Reporting(Console(quiet=True)))
     (arm,) = summarize(Board(study, store)).arms
+    if not arm.finished:
+        raise SystemExit(f"{name} was stopped after {len(arm.trials)} of {trials} trials; nothing is recorded")
     return [float(trial.valid_perplexity or float("inf")) for trial in arm.trials]
 
 
-def main(*, steps: int = 300, seeds: int = 5, startup_trials: int = 4) -> None:
-    """Compare the two and print what they found."""
+def main(*, rates: str = "0.01,0.03,0.1", steps: int = 300, seeds: int = 5, startup_trials: int = 4) -> None:
+    """Compare the two and print what they found; ``rates`` are the grid's learning rates, the lowest first."""
     began = time.perf_counter()
+    points, ranges = spaces([float(rate) for rate in rates.split(",")])
+    count = len(rates.split(",")) * len(LAMBDAS) * len(GAMMAS)
     with tempfile.TemporaryDirectory() as folder:
-        grid = search("grid", {"kind": "grid"}, GRID, 24, steps, Path(folder))
+        grid = search("grid", {"kind": "grid"}, points, count, steps, Path(folder))
         searches = {}
         for seed in range(1, seeds + 1):
             sampler = {"kind": "tpe", "seed": seed, "startup_trials": startup_trials}
-            searches[seed] = search(f"tpe-{seed}", sampler, RANGES, len(grid) // 2, steps, Path(folder))
+            searches[seed] = search(f"tpe-{seed}", sampler, ranges, count // 2, steps, Path(folder))
     best = {seed: min(found) for seed, found in searches.items()}
     reached = {s: next((n for n, value in enumerate(f, 1) if value <= min(grid)), None) for s, f in searches.items()}
     result = {
@@ -71,9 +75,9 @@ def main(*, steps: int = 300, seeds: int = 5, startup_trials: int = 4) -> None:
         "question": "is the best of half as many TPE trials at least as good as the grid's best (median over seeds)?",
         "steps": steps,
         "startup_trials": startup_trials,
-        "grid": {"space": GRID, "trials": len(grid), "best": min(grid), "median": statistics.median(grid), "all": grid},
+        "grid": {"space": points, "trials": len(grid), "best": min(grid), "median": statistics.median(grid), "all": grid},
         "tpe": {
-            "space": RANGES,
+            "space": ranges,
             "trials": len(grid) // 2,
             "best_by_seed": best,
             "trials_until_as_good_as_the_grid": reached,

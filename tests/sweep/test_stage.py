@@ -202,3 +202,16 @@ def test_importance_comes_with_enough_trials(tmp_path: Path, claims: Claims) -> 
     assert sum(arm.importance.values()) == pytest.approx(1)
     assert arm.importance["train.lr"] > arm.importance["dropout.tables"]
     assert arm.used["minutes"] == arm.trials[-1].minutes_so_far == 4.0
+
+
+def test_on_a_shared_database_a_worker_gives_signs_of_life_and_whoever_was_asked_gives_none(
+    board: Board, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs: list[int] = []
+    (stage,) = board.arms
+    monkeypatch.setattr(board.store, "shared", True)
+    monkeypatch.setattr(board.store.storage, "record_heartbeat", signs.append)
+    asked = claimed(stage, claims, asked=True)
+    assert signs == [], "else its trial would be given to another after the grace"
+    worker = claimed(stage, claims)
+    assert signs == [worker.identity] != [asked.identity]

@@ -80,6 +80,16 @@ def test_what_is_on_disk_goes_also_after_an_error(own_cache: Path) -> None:
     assert list(own_cache.iterdir()) == []
 
 
+def test_what_a_killed_process_left_goes_and_what_another_uses_stays(own_cache: Path) -> None:
+    left = own_cache / "bigrams-left"
+    left.mkdir(parents=True)
+    (left / "lock").touch()
+    with bigrams._scratch() as used:
+        Counts.from_ids(np.array([0, 1]), 3, out_of_core=True)
+        assert list(own_cache.iterdir()) == [used]
+    assert list(own_cache.iterdir()) == []
+
+
 def test_a_full_disk_is_one_clear_line(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise duckdb.IOException("could not write: No space left on device\nmore")

@@ -203,7 +203,9 @@ class Stage:
         """Whether this place is where a trial's worker was; a trial that was asked for is somewhere else."""
         if trial.user_attrs.get(ASKED):
             return take_back
-        return trial.user_attrs.get(PLACE, claims.place if not self.store.shared else None) == claims.place
+        if PLACE not in trial.user_attrs and self.store.shared:
+            return False  # its worker has only just taken it, or will be missed soon
+        return bool(trial.user_attrs.get(PLACE, claims.place) == claims.place)
 
     def _locked(self, trial: FrozenTrial, claims: Claims, take: Callable[[FrozenTrial, Claim], Ticket | None]) -> Ticket | None:
         """Take a trial under the lock of its slot."""
@@ -233,7 +235,8 @@ class Stage:
     def _pop(self, trial: FrozenTrial, claim: Claim | None) -> Ticket | None:
         """Take a trial that waits, unless another machine was quicker, or its slot has another trial."""
         storage, states = self.store.storage, self.store.optuna.trial.TrialState
-        if self.store.shared:  # before it runs: a trial that never gave a sign of life would never be missed
+        if self.store.shared and claim is not None:
+            # Before it runs: a trial that never gave a sign of life is never missed; right only where it was asked for.
             self.store.attempt(storage.record_heartbeat, trial._trial_id)
         if not self.store.attempt(storage.set_trial_state_values, trial._trial_id, state=states.RUNNING):
             return None

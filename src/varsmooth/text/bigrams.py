@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from varsmooth.errors import InputError
 from varsmooth.text.cache import cache_folder
+from varsmooth.text.locks import try_lock
 from varsmooth.text.progress import progress_bar
 
 Codes = NDArray[np.int64]
@@ -30,6 +31,8 @@ BYTES_PER_BIGRAM = 30
 IN_MEMORY = 1 << 30
 """Bytes of bigrams that are held in memory although DuckDB is there."""
 DATABASE_MEMORY = 256 << 20
+SCRATCH = "bigrams-"
+LOCK = "lock"
 SAMPLED = 1 << 10
 """Of so many sorted codes one is remembered, to cut the codes into equal ranges."""
 
@@ -64,20 +67,19 @@ def bigram_set(vocab_size: int, *, out_of_core: bool) -> Iterator[BigramSet]:
         yield _InMemory(vocab_size)
         return
     duckdb = _duckdb()
-    folder = _scratch()
-    try:
-        connection = duckdb.connect(str(folder / "bigrams.duckdb"))
+    with _scratch() as folder:
         try:
-            yield _OnDisk(vocab_size, connection, folder)
-        finally:
-            connection.close()
-    except duckdb.Error as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"bigrams cannot be counted on disk in {folder.parent} ({reason}); set VARSMOOTH_CACHE to a folder with more room"
-        ) from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            connection = duckdb.connect(str(folder / "bigrams.duckdb"))
+            try:
+                yield _OnDisk(vocab_size, connection, folder)
+            finally:
+                connection.close()
+        except duckdb.Error as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(
+                f"bigrams cannot be counted on disk in {folder.parent} ({reason}); "
+                "set VARSMOOTH_CACHE to a folder with more room"
+            ) from None
 
 
 class _InMemory:
@@ -178,16 +180,35 @@ def _duckdb() -> ModuleType:
     return duckdb
 
 
-def _scratch() -> Path:
-    """Make a folder of our own in the cache: the system's temporary folder may lie in memory."""
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Give a folder of our own in the cache, deleted afterwards: the system's temporary folder may lie in memory."""
     parent = cache_folder() or Path(tempfile.gettempdir())
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="bigrams-", dir=parent))
+        _remove_leftovers(parent)
+        made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}", dir=parent))
     except OSError as error:
         raise InputError(
             f"{parent}: no folder can be made to count bigrams in ({error.strerror or error}); set VARSMOOTH_CACHE to one"
         ) from None
+    lock = try_lock(made / LOCK, create=True)
+    folder = made.rename(made.with_name(made.name[1:]))  # under its name it is locked from the first
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove what killed processes left: what nobody has locked."""
+    for left in parent.glob(f"{SCRATCH}*"):
+        lock = try_lock(left / LOCK, create=False)
+        if lock is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
 
 
 def _machine_memory() -> int:

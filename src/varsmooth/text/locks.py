@@ -26,6 +26,20 @@ def locked(path: Path, reason: str) -> Iterator[bool]:
         os.close(handle)
 
 
+def try_lock(path: Path, *, create: bool) -> int | None:
+    """Take the lock in this file without waiting; the handle that is returned holds it until it is closed."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
 def _acquired(handle: int, reason: str) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
