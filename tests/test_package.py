@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import subprocess
+import sys
 from pathlib import Path
 
 import varsmooth
@@ -91,3 +93,16 @@ def test_every_layer_of_the_list_exists():
 
 def test_version_is_that_of_the_distribution():
     assert varsmooth.__version__ == importlib.metadata.version("varsmooth")
+
+
+def test_an_import_leaves_the_compiler_and_the_extras_alone():
+    """Each costs seconds; whoever does not ask for it does not wait for it."""
+    heavy = {"torch._dynamo", "triton", "transformers", "optuna", "duckdb", "matplotlib", "pyarrow", "huggingface_hub"}
+    program = f"import sys, varsmooth.cli; print(sorted({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in varsmooth.__all__:
+        assert getattr(varsmooth, name) is not None
