@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import socket
+import faulthandler
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from dropin_for_tests import gradients, ids, loss_of, proposal, recurrent
 from varsmooth import smooth
 
 STEPS, ACCUMULATED = 4, 2
+PATIENCE = 150.0
+"""Seconds that two processes may take for their few steps, most of them the import of torch."""
 pytestmark = pytest.mark.slow
 
 
@@ -36,9 +40,12 @@ def train(model: nn.Module, handle, first: int, last: int, mine: slice) -> None:
         optimizer.step()
 
 
-def process(rank: int, folder: str, port: int, scope: str, first: int, last: int) -> None:
+def process(rank: int, folder: str, scope: str, first: int, last: int) -> None:
+    faulthandler.dump_traceback_later(PATIENCE - 20)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    # They meet at a file: a port found free might be taken by the time both have imported torch.
+    meeting_place, timeout = f"file://{folder}/meeting-{first}", timedelta(seconds=PATIENCE - 30)
+    dist.init_process_group("gloo", init_method=meeting_place, rank=rank, world_size=2, timeout=timeout)
     model = recurrent()
     if first:
         model.load_state_dict(safetensors.torch.load_file(Path(folder) / f"{first}.safetensors"), strict=False)
@@ -55,10 +62,14 @@ def process(rank: int, folder: str, port: int, scope: str, first: int, last: int
 
 
 def spawn(folder: Path, scope: str, first: int, last: int) -> dict[str, torch.Tensor]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(process, (str(folder), port, scope, first, last), nprocs=2)
+    both = torch.multiprocessing.spawn(process, (str(folder), scope, first, last), nprocs=2, join=False, daemon=True)
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while not both.join(timeout=1):
+            assert time.monotonic() < deadline, f"two processes have not ended after {PATIENCE:.0f} s; see where they were"
+    finally:
+        for each in both.processes:
+            each.kill()
     return safetensors.torch.load_file(folder / f"{last}.safetensors")
 
 

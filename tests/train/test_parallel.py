@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,12 @@ def start(folder: Path, rank: int, port: int) -> subprocess.Popen[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port below those that the system gives out itself: such a one might be given out before both processes have met."""
+    for port in range(20_000 + os.getpid() % 5_000, 32_000):
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 @pytest.fixture(scope="module")
