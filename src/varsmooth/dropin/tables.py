@@ -105,7 +105,7 @@ class SmoothedEmbedding(Smoothed):
         return self._finish(self._as_given(posterior.lookup(ids, key, first), given), given)
 
     def predicted(self, given: Tensor) -> Tensor:
-        return self._finish(F.embedding(given, self.table.posterior.mean()), given)
+        return self._finish(self.table.posterior.lookup_mean(given), given)
 
     def _columns(self, given: Tensor) -> int:
         """Return how many sequences the ids hold."""
@@ -165,7 +165,8 @@ class SmoothedHead(Smoothed):
         return self._score(given, _sample(posterior, window))
 
     def predicted(self, given: Tensor) -> Tensor:
-        return self._score(given, self.table.posterior.mean())
+        # The mean is not kept from pass to pass: weights change behind a version counter's back (``.data``, CUDA graphs).
+        return self.table.posterior.score_mean(given, self.module.bias)
 
     def _score(self, given: Tensor, table: Tensor) -> Tensor:
         return F.linear(given, table, self.module.bias)
