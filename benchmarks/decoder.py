@@ -28,6 +28,7 @@ from decoder_measuring import measured
 from decoder_model import Decoder
 from varsmooth import Counts, Proposal, SmoothingHandle, open_corpus, smooth
 from varsmooth.bench.timing import Turns, ratio, stopwatch_for
+from varsmooth.files import write_atomically
 from varsmooth.text import Corpus
 from varsmooth.train.captured import WARM_UP, Captured
 from varsmooth.train.environment import environment
@@ -285,7 +286,7 @@ def main() -> None:
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_atomically(path, (json.dumps(record, indent=2) + "\n").encode())  # half a record would be taken for a whole one
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ def test_the_best_temperature_is_the_one_that_text_was_drawn_at(decoder):
     assert found == pytest.approx(1.3, abs=0.05)
 
 
+@pytest.mark.slow
 def test_records_hold_what_a_figure_needs_and_are_made_once(decoder, monkeypatch, capsys, tmp_path):
     options = ["--out", str(tmp_path), "--data", "synthetic", "--max-tokens", "3000", "--tokens", "4000", "--evaluations", "3"]
     call(decoder, monkeypatch, "train", *options, *TINY, "--seeds", "1")

@@ -49,6 +49,7 @@ class VarsmoothForCausalLM(PreTrainedModel, GenerationMixin):
         chosen = predict or model.predict
         settings = configuration(model, chosen, temperature)
         made: Self = super().from_pretrained(None, config=settings, state_dict=weights(model, chosen), **options)
+        made.rnn.flatten_parameters()
         made.generation_config = generation(model)
         return made
 
@@ -59,8 +60,10 @@ class VarsmoothForCausalLM(PreTrainedModel, GenerationMixin):
         if isinstance(place, str | Path) and (Path(place) / "config.toml").is_file():
             options.pop("config", None)
             return cls.from_language_model(LanguageModel.load(place), **options)
-        found: Self = super().from_pretrained(place, *args, **options)
-        return found
+        found: Any = super().from_pretrained(place, *args, **options)
+        # cuDNN wants its weights side by side, and they were loaded one by one; on a CPU this does nothing.
+        (found[0] if isinstance(found, tuple) else found).rnn.flatten_parameters()
+        return found  # type: ignore[no-any-return]
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
