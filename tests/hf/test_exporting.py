@@ -58,6 +58,20 @@ def test_an_exported_run_predicts_scores_and_writes_as_the_run_does(run, tmp_pat
         assert torch.equal(made(input_ids=ids).logits, logits.transpose(0, 1))
 
 
+@pytest.mark.parametrize("changes", [(), ("model.cell=gru", "model.tied=false")], ids=["lstm", "untied gru"])
+def test_the_auto_classes_load_a_run_as_it_is(tmp_path, changes):
+    run = some_run(tmp_path / "new", *changes)
+    exported, exported_tokenizer = auto(hf.export(run, tmp_path / "model").folder)
+    made, tokenizer = auto(str(run))
+    assert type(made) is hf.VarsmoothForCausalLM
+    given = tokenizer("the cat and a bird", return_tensors="pt")
+    assert torch.equal(given["input_ids"], exported_tokenizer("the cat and a bird", return_tensors="pt")["input_ids"])
+    assert torch.equal(made(**given).logits, exported(**given).logits)
+    asked = transformers.AutoConfig.from_pretrained(run)
+    keys = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "cell", "eos_token_id", "tie_word_embeddings")
+    assert [getattr(asked, key) for key in keys] == [getattr(exported.config, key) for key in keys]
+
+
 def test_prediction_and_temperature_are_those_asked_for(run, tmp_path):
     record = json.loads((run / "record.json").read_text())
     tuned = {r["predict"]: r for r in record["results"] if r["split"] == "test" and r["tuned_temperature"]}

@@ -5,6 +5,7 @@ A run is a generator that gives way after each step and returns its record: one 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -19,7 +20,7 @@ from varsmooth.config import Config, load_config, to_toml
 from varsmooth.errors import InputError
 from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
 from varsmooth.experiment.failures import NO_MEMORY, Record, failure
-from varsmooth.experiment.opening import opening_record, refuse_changes
+from varsmooth.experiment.opening import auto_config, opening_record, refuse_changes
 from varsmooth.experiment.results import development_set, final_results
 from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for, opened_session
 from varsmooth.experiment.together import (
@@ -67,6 +68,7 @@ def new_run(config: Config, out: Path, session: Session) -> Steps:
     refuse_differences(ranks, config, corpus, trainer)
     with folder_to_create(out, ranks) as folder:
         folder.write(folder.config_path, to_toml(config).encode())
+        folder.write(folder.auto_path, json.dumps(auto_config(config, corpus.vocab), indent=2).encode())
         if ranks.first:
             corpus.vocab.save(folder.vocab_path)
         return (yield from _Run(folder, config, corpus, trainer, session).train())

@@ -11,7 +11,7 @@ from varsmooth.hf.configuration import VarsmoothConfig
 from varsmooth.hf.exporting import Exported, export, quiet
 from varsmooth.hf.modeling import VarsmoothForCausalLM
 from varsmooth.hf.state import RecurrentState
-from varsmooth.hf.tokenizer import tokenizer_of
+from varsmooth.hf.tokenizer import RunTokenizer, tokenizer_of
 from varsmooth.hf.trainer import SmoothingCallback, SmoothingMixin, SmoothingTrainer
 
 __all__ = [
@@ -29,3 +29,4 @@ __all__ = [
 
 transformers.AutoConfig.register(VarsmoothConfig.model_type, VarsmoothConfig, exist_ok=True)
 transformers.AutoModelForCausalLM.register(VarsmoothConfig, VarsmoothForCausalLM, exist_ok=True)
+transformers.AutoTokenizer.register(VarsmoothConfig, fast_tokenizer_class=RunTokenizer, exist_ok=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -36,3 +39,16 @@ def tokenizer_of(vocab: Vocab) -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         **unknown,
     )
+
+
+class RunTokenizer(PreTrainedTokenizerFast):
+    """What AutoTokenizer takes for a run's folder as it is; an exported one holds a tokenizer of transformers' own."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **options: Any) -> PreTrainedTokenizerFast:
+        """Return the tokenizer of a run's vocabulary, or of an exported folder."""
+        place = pretrained_model_name_or_path
+        if isinstance(place, str | Path) and (Path(place) / "vocab.txt").is_file() and (Path(place) / "config.toml").is_file():
+            return tokenizer_of(Vocab.load(Path(place) / "vocab.txt"))
+        found: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(place, *args, **options)
+        return found
