@@ -91,7 +91,8 @@ def reproduce(
     size
         Units per layer, 512 or 1024.
     rows
-        Rows of the table with commas between them; all of them unless given (in the tuned setting: all that were tuned).
+        Rows of the table with commas between them; all of them unless given (in the tuned setting: all that were tuned). With
+        --experiment: its arms.
     seeds
         Such as 1,2,3; those that are planned for the corpus and size unless given.
     setting
@@ -99,7 +100,7 @@ def reproduce(
     budget
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
-        Instead of the table: gamma, ablation, data-size or cost.
+        Instead of the table: gamma, ablation, length, grid, tuning-1024, data-size or cost.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them.
@@ -135,7 +136,9 @@ def reproduce(
     if experiment is not None:
         part = _experiment_part(corpus, experiment, budget)
         if experiment != COST:
-            jobs = experiment_jobs(named_experiments()[experiment], corpus, chosen, budget=budget, seeds=numbers)
+            jobs = experiment_jobs(
+                named_experiments()[experiment], corpus, chosen, budget=budget, seeds=numbers, arms=_names(rows)
+            )
     else:
         part = f"{corpus}/{table_group(size, setting, budget)}"
         # What was recorded in the tuned setting can be shown without knowing what was chosen.

@@ -193,6 +193,8 @@ class _Run:
 
     def _final_results(self) -> Generator[None, None, list[Record]]:
         """Evaluate the best model, giving way after each pass over a split; nothing is lost where a signal ends one."""
+        if not self.config.evaluate.final:
+            return []
         model = LanguageModel.load(self.folder.path, str(self.trainer.device))
         passes = final_results(model, self.corpus)
         results: list[Record] = []

@@ -12,6 +12,7 @@ from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
+from varsmooth.reproduce.data_cost import steps_to
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs, seeds_shown, shown
 from varsmooth.reproduce.records import load_group, over_seeds, perplexity, result_of, sampled_perplexity
@@ -73,7 +74,7 @@ def speed_table(results: Path, plan: CorpusPlan, group: str) -> str:
     rows = []
     for row in _present(plan, runs):
         members = runs[row.name]
-        steps = over_seeds(members, partial(_steps_to, goal=goal))
+        steps = over_seeds(members, partial(steps_to, goal=goal))
         times = [over_seeds(members, partial(_minutes, goal=figure)) for figure in (goal, None)]
         rows.append([row.label, shown(steps, 0), *(shown(time, 1) for time in times)])
     header = ["model", f"steps to {goal} on valid", "minutes to it", "minutes in all"]
@@ -135,7 +136,8 @@ def headline_table(results: Path) -> str:
                     *(shown(perplexity(it, "test")) for it in ours),
                 ]
             rows.append(cells)
-    return paragraphs(markdown.table(header, rows), "" if any(runs.values()) else not_run(["all"], 1))
+    ours = any(row.name in found for found in runs.values() for row in plans[0].rows if row.headline)
+    return paragraphs(markdown.table(header, rows), "" if ours else not_run(["all"], 1))
 
 
 def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
@@ -201,13 +203,9 @@ def _relative(plain: Spread | None, smoothed: Spread | None) -> str:
     return markdown.NOTHING if plain is None or smoothed is None else f"{1 - smoothed.mean / plain.mean:.1%}"
 
 
-def _steps_to(run: RunSummary, goal: float) -> float | None:
-    return next((float(step) for step, value in run.curve if value <= goal), None)
-
-
 def _minutes(run: RunSummary, goal: float | None) -> float | None:
     """The minutes to a perplexity, or of the whole run, its share of the others' turns included."""
-    steps = run.record.get("steps") if goal is None else _steps_to(run, goal)
+    steps = run.record.get("steps") if goal is None else steps_to(run, goal)
     each = run.record.get("ms_per_step")
     return None if steps is None or each is None else float(steps * each / 60_000)
 

@@ -34,6 +34,8 @@ class Sampler:
     kind: SamplerKind = "tpe"
     seed: int = 1
     startup_trials: int = 10
+    recipe_first: int = 0
+    """1: the first trial of every arm has the values of its recipe"""
 
 
 @dataclass(frozen=True)
