@@ -215,3 +215,16 @@ def test_on_a_shared_database_a_worker_gives_signs_of_life_and_whoever_was_asked
     assert signs == [], "else its trial would be given to another after the grace"
     worker = claimed(stage, claims)
     assert signs == [worker.identity] != [asked.identity]
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random"])
+def test_the_first_trial_can_have_the_values_of_its_recipe(tmp_path: Path, claims: Claims, kind: str) -> None:
+    space = {"train": {"lr": [0.001, 0.01, 0.003]}, "dropout": {"tables": {"low": 0.1, "high": 0.9, "step": 0.2}}}
+    arms = [{"name": f"arm-{rate}", "recipe": "vanilla", "set": {"dropout": {"tables": rate}}} for rate in (0.3, 0.4)]
+    budget = {"steps": STEPS, "trials": 2}
+    study = tiny_study(tmp_path, space=space, arms=arms, budget=budget, sampler={"kind": kind, "recipe_first": 1})
+    inside, outside = board_of(study, tmp_path / "out").arms
+    first, second = (claimed(inside, claims).config for _ in range(2))
+    assert (first.train.lr, first.dropout.tables) == (0.003, 0.3)
+    assert (second.train.lr, second.dropout.tables) != (0.003, 0.3)
+    assert claimed(outside, claims).config.train.lr == 0.003, "0.4 is no point of the space, and is left to the sampler"

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from varsmooth.evaluate import output
-from varsmooth.evaluate.calibration import Judged, judge
+from varsmooth.evaluate.calibration import Judged, judge_each
 from varsmooth.evaluate.columns import Columns, Step
 from varsmooth.evaluate.precision import full_precision
+from varsmooth.evaluate.side_by_side import SideBySide
 from varsmooth.model import Predict, RecurrentLanguageModel, Tables
 
 HIDDEN_BYTES = {"cpu": 1 << 30, "cuda": 1 << 33}
@@ -64,7 +65,11 @@ class Reading:
 
     def judged(self, temperature: float = 1.0) -> Judged:
         """Return the loss of every token, and how sure and how right the prediction was."""
-        return Judged(*self._figures(partial(judge, temperature=temperature)))
+        return self.judged_at((temperature,))[0]
+
+    def judged_at(self, temperatures: Sequence[float]) -> list[Judged]:
+        """Return the same at several temperatures, from logits that are computed once."""
+        return [Judged(*parts) for parts in self._figures(partial(judge_each, temperatures=temperatures))]
 
     def targets(self) -> Tensor:
         """Return the tokens [tokens] in the order of the stream."""
@@ -197,17 +202,23 @@ def _hidden_side_by_side(
 ) -> dict[tuple[str, bool], Tensor | None]:
     """Return the hidden states [steps, 1, D] of every stream by every input table, from one pass over the longest."""
     inputs = pad_sequence([each.inputs[:, 0] for each in columns.values()])
-
-    def windows() -> Iterator[Tensor]:
-        state = network.initial_state(len(columns) * len(input_tables))
-        for some in torch.split(inputs, window):
-            vectors = torch.cat([F.embedding(some, table) for table in input_tables.values()], dim=1)
-            hidden, state = network.stack(vectors, state, None)
-            yield hidden
-
+    tables = list(input_tables.values())
+    if inputs.is_cuda:
+        joined = SideBySide(network, inputs, tables, window).read()
+    else:
+        joined = _joined(_windows_side_by_side(network, inputs, tables, window), len(inputs))
     pairs = [(name, rule) for rule in input_tables for name in columns]
-    hidden = torch.split(_joined(windows(), len(inputs)), 1, dim=1)
+    hidden = torch.split(joined, 1, dim=1)
     return {pair: part[: columns[pair[0]].tokens] for pair, part in zip(pairs, hidden, strict=True)}
+
+
+def _windows_side_by_side(
+    network: RecurrentLanguageModel, inputs: Tensor, tables: Sequence[Tensor], window: int
+) -> Iterator[Tensor]:
+    state = network.initial_state(inputs.shape[1] * len(tables))
+    for some in torch.split(inputs, window):
+        hidden, state = network.stack(torch.cat([F.embedding(some, table) for table in tables], dim=1), state, None)
+        yield hidden
 
 
 def _joined(windows: Iterator[Tensor], steps: int) -> Tensor:

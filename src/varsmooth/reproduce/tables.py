@@ -136,8 +136,8 @@ def headline_table(results: Path) -> str:
                     *(shown(perplexity(it, "test")) for it in ours),
                 ]
             rows.append(cells)
-    ours = any(row.name in found for found in runs.values() for row in plans[0].rows if row.headline)
-    return paragraphs(markdown.table(header, rows), "" if ours else not_run(["all"], 1))
+    known = any(row.name in found for found in runs.values() for row in plans[0].rows if row.headline)
+    return paragraphs(markdown.table(header, rows), "" if known else not_run(["all"], 1))
 
 
 def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
