@@ -27,7 +27,7 @@ def test_arms_are_rows_of_the_corpus_tuned_over_what_they_have(path):
     assert {row.name for row in plan.rows if row.headline} <= {arm.name for arm in study.arms}
     assert setting == "tuned" or len(study.arms) == len(names)
     assert study.budget.trials is not None
-    assert study.sampler.recipe_first == 1
+    assert (study.sampler.recipe_first, study.sampler.distinct) == (1, 1)
     common = {"train.lr", "train.l2"} | ({"dropout.tables", "dropout.recurrent"} if setting == "tuned" else set())
     for arm in study.arms:
         assert (arm.config.data.name, arm.config.model.hidden, arm.config.evaluate.final) == (corpus, 512, False)

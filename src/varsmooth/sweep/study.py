@@ -36,6 +36,8 @@ class Sampler:
     startup_trials: int = 10
     recipe_first: int = 0
     """1: the first trial of every arm has the values of its recipe"""
+    distinct: int = 0
+    """1: no two of the random trials are the same, as long as there are others"""
 
 
 @dataclass(frozen=True)
