@@ -127,7 +127,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
-    assert set(named_experiments()) == {"gamma", "ablation", "length", "grid", "tuning-1024", "data-size"}
+    assert set(named_experiments()) == {"gamma", "ablation", "length", "grid", "alone", "tuning-1024", "data-size"}
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
@@ -143,7 +143,7 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
     for arm, row in (("word", "smoothing-kneser-ney"), ("element", "element-kneser-ney")):
         assert jobs[f"{arm}-0.05-seed1"].smoothing.gamma == 0.05
         assert jobs[f"{arm}-0.6-seed1"].smoothing.gamma == 0.6
-        expected = override(load_recipe(f"{row}/ptb-512"), ["train.steps=27000", "train.eval_every=675"])
+        expected = override(load_recipe(f"{row}/ptb-512"), ["train.steps=27000", "train.eval_every=1350"])
         assert jobs[f"{arm}-0.2-seed1"] == expected, "but for its length nothing else is changed"
 
 

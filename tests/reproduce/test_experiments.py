@@ -81,6 +81,15 @@ def test_every_arm_of_the_ablation_changes_what_it_says():
     assert jobs["vanilla-update-seed1"] == override(vanilla, ["dropout.recurrent_kind=update"])
 
 
+def test_a_run_alone_shows_its_time(results, keep):
+    experiment = named_experiments()["alone"]
+    assert "Not run yet" in experiment_table(experiment, results, "ptb")
+    about = {"seconds": 90.0, "ms_per_step": 0.7, "steps": 54000, "hardware": {"name": "a card"}}
+    keep("vanilla", 65.0, group="alone", name="vanilla", **about)
+    found = experiment_table(experiment, results, "ptb")
+    assert "| vanilla LSTM, tied, 512 units | a card | 54,000 | 0.70 | 1.50 | 65.00 |" in found
+
+
 def test_a_larger_model_is_tuned_over_what_the_smaller_one_chose(results, keep):
     chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.lr": 0.002, "dropout.tables": 0.55})})
     jobs = experiment_jobs(TUNING, "ptb", chosen)
@@ -136,6 +145,15 @@ def test_cost_is_measured_once_and_shown_with_its_floor(results):
     plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads) for plan in plans]
     assert len(measure_cost(results, plans, lambda name, *_: told.append(name))) == 2
     assert measure_cost(results, plans, lambda *_: None) == []
+    (results / "cost.csv").unlink()
+    again = measure_cost(results, [plans[0], replace(plans[0], workloads=loads[1:])], lambda *_: None)
+    assert [bool(found.checks) for found in again] == [True, True]
+    (results / "cost.csv").unlink()
+    wider = replace(loads[0], words=212)
+    again = measure_cost(results, [plans[0], replace(plans[0], workloads=(wider,))], lambda *_: None)
+    assert [bool(found.checks) for found in again] == [True, False], "one check for each size"
+    (results / "cost.csv").unlink()
+    measure_cost(results, plans, lambda *_: None)
     found = cost_table(results)
     assert len(found.splitlines()) == 4
     assert found.splitlines()[2].startswith("| 8 | 211 | ")
@@ -146,6 +164,7 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     header = "quantity,size,vocabulary,scheme,median,floor\n"
     rows = ["step,512,10000,vanilla,0.7,0.3", "step,512,33278,vanilla,1.2,0.6", "step,1024,10000,vanilla,1.5,0.7"]
     rows += ["step,512,10000,word KN,0.8,0.3", "peak memory,512,10000,vanilla,280,"]
+    rows += ["peak memory,512,10000,element KN batch,290,"]
     (results / "cost.csv").write_text(header + "\n".join(rows) + "\n")
     over_words = cost_curves(results, "words")
     assert [(place, height.mean) for place, height in over_words["vanilla"]] == [(PENN, 0.7), (33_278, 1.2)]
@@ -154,7 +173,7 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     page = build_page(results)
     assert set(page.pictures) == {"cost-words.png", "cost-size.png"}
     assert page.pictures["cost-words.png"]().startswith(PNG)
-    assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 | 280 |" in page.parts["cost"]
+    assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 | 280 | 290 |" in page.parts["cost"]
     (results / "cost.csv").write_text("quantity\nstep\n")
     with pytest.raises(InputError, match=r"cost\.csv: not the rows of a bench"):
         cost_table(results)

@@ -100,7 +100,7 @@ def reproduce(
     budget
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
-        Instead of the table: gamma, ablation, length, grid, tuning-1024, data-size or cost.
+        Instead of the table: gamma, ablation, length, grid, alone, tuning-1024, data-size or cost.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them.
@@ -152,6 +152,7 @@ def reproduce(
         if experiment == COST:
             measure_cost(results, cost_plans(resolve_device("auto")), _observe)
         else:
+            at_once = 1 if experiment and named_experiments()[experiment].alone else at_once
             outcome = run_jobs(
                 jobs, out / "fleet", results, Reporting(console), at_once=at_once, data_dir=data_dir, limit=limit
             )

@@ -22,7 +22,7 @@ from varsmooth.reproduce.records import load_group, over_seeds, perplexity
 
 SHARE = "share"
 """What an experiment varies where it cuts the training text."""
-EVALUATIONS = 40
+EVALUATIONS = 20
 """How often a run is evaluated where its length is the experiment's own: short runs must not miss their best."""
 
 
@@ -62,6 +62,8 @@ class Experiment:
     """tuned: over what a smaller size was tuned to, for the rows that were"""
     trials: bool = False
     """whether its runs are trials, judged by their best on the development set alone"""
+    alone: bool = False
+    """whether its runs must have the machine to themselves, because their time is what is asked for"""
 
 
 @cache
@@ -147,6 +149,8 @@ def curves(
 
 def experiment_table(experiment: Experiment, results: Path, corpus: str, budget: Budget = "full") -> str:
     """Return what the records of an experiment say, with gaps for what has not been run."""
+    if experiment.alone:
+        return _times_table(experiment, results, corpus, budget)
     kind = _trials_table if experiment.trials else _curve_table if experiment.vary else _arms_table
     return kind(experiment, results, corpus, budget)
 
@@ -200,6 +204,20 @@ def _trials_table(experiment: Experiment, results: Path, corpus: str, budget: Bu
                 values = ", ".join(f"`{key}={value}`" for key, value in variant.items())
                 rows.append([arm.label, values, shown(over_seeds(runs, lambda run: run.best_valid))])
     return markdown.table(["model", "values", "best valid"], rows, texts=2) if rows else not_run(["trials"], 1)
+
+
+def _times_table(experiment: Experiment, results: Path, corpus: str, budget: Budget) -> str:
+    """Return how long each run took, its evaluation included, and on what."""
+    records = load_group(results, corpus, group_of(experiment, budget))
+    rows = []
+    for arm in experiment.arms:
+        for run in records.get(point_name(arm, None, 0), []):
+            steps, minutes = run.record.get("steps"), float(run.record.get("seconds") or 0.0) / 60
+            hardware = str((run.record.get("hardware") or {}).get("name"))
+            each = float(run.record.get("ms_per_step") or 0.0)
+            rows.append([arm.label, hardware, f"{steps:,}", shown(each), shown(minutes), shown(perplexity([run], "test"))])
+    header = ["model", "hardware", "steps", "ms/step", "minutes in all", "test"]
+    return markdown.table(header, rows, texts=2) if rows else not_run(["times"], 1)
 
 
 def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
