@@ -13,6 +13,7 @@ from varsmooth import InputError
 from varsmooth.experiment import Reporting
 from varsmooth.fleet import TimeLimit, Trial, clock, driver, resume_fleet, start_fleet
 from varsmooth.fleet.clock import MARGIN, Clock
+from varsmooth.fleet.trials import seconds_of
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.trainer import Trainer
 
@@ -121,6 +122,9 @@ def test_no_run_is_begun_that_would_not_end_and_the_next_call_goes_on(tmp_path: 
     again = resume_fleet(tmp_path / "f", QUIET, limit=limit)
     assert [record["status"] for record in again.records] == ["finished"] * 4
     assert not again.out_of_time
+    before = seconds_of(tmp_path / "f")
+    resume_fleet(tmp_path / "f", QUIET)
+    assert seconds_of(tmp_path / "f") >= before > 0, "of all calls"
 
 
 @pytest.mark.usefixtures("time")

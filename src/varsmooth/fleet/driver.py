@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,11 +80,14 @@ def _train(
     with Screen(reporting.console, sum(trial.config.train.steps for trial in trials)) as screen:
         session = Session(screen, reporting.tensorboard)
         with session.interruptions:
+            began = time.monotonic()
             fleet = _Fleet(folder.path, trials, session, at_once, Clock(limit), ended)
             try:
                 fleet.train()
             finally:
                 fleet.crew.abandon()
+                with suppress(OSError, InputError):  # a full disk is told of by the runs
+                    folder.add_seconds(time.monotonic() - began)
         records, signal = [fleet.record(trial) for trial in trials], session.interruptions.received
         return FleetOutcome(records, signal, out_of_time=signal is None and fleet.cut_short)
 
