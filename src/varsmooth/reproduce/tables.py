@@ -29,7 +29,8 @@ def main_table(results: Path, plan: CorpusPlan, group: str) -> str:
     header = ["model", "seeds", "valid, paper", "valid", "test, paper", "test", "below the paper", "test, tuned temperature"]
     rows = [_main_row(plan.name, size, row, runs.get(row.name, [])) for row in plan.rows]
     missing = [row.label for row in plan.rows if row.name not in runs]
-    return paragraphs(markdown.table(header, rows), _gains(plan, runs), not_run(missing, len(plan.rows)))
+    told = [_gains(plan, runs), _interpolation(plan.name, size, runs)]
+    return paragraphs(markdown.table(header, rows), *told, not_run(missing, len(plan.rows)))
 
 
 def predictions_table(results: Path, plan: CorpusPlan, group: str) -> str:
@@ -172,6 +173,21 @@ def _gains(plan: CorpusPlan, runs: Runs) -> str:
         if plain is not None and smoothed is not None:
             sentences.append(f"{plain.mean - smoothed.mean:.2f} ({_label(plan, name)}, {about})")
     return f"Below tied vanilla on test: {'; '.join(sentences)}." if sentences else ""
+
+
+def _interpolation(corpus: str, size: int, runs: Runs) -> str:
+    """Say which of the two schemes is ahead in smoothing words, and which was in the paper."""
+    rows = ("smoothing-linear-interpolation", "smoothing-kneser-ney")
+    ours = [perplexity(runs.get(row, []), "test") for row in rows]
+    theirs = [paper_cell(corpus, size, row).test for row in rows]
+    if ours[0] is None or ours[1] is None:
+        return ""
+    told = "" if theirs[0] is None or theirs[1] is None else f"; in the paper {_compared(theirs[0] - theirs[1])}"
+    return f"Word smoothing by linear interpolation is {_compared(ours[0].mean - ours[1].mean)} Kneser-Ney on test{told}."
+
+
+def _compared(difference: float) -> str:
+    return f"{abs(difference):.1f} {'below' if difference < 0 else 'above'}"
 
 
 def _present(plan: CorpusPlan, runs: Runs) -> list[Row]:
