@@ -37,7 +37,7 @@ from varsmooth.train.checkpoint import load_latest_state
 from varsmooth.train.display import RunDisplay
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import Lane, settled
-from varsmooth.train.loop import Interrupted, Interruptions, Outcome, fit
+from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
 from varsmooth.train.parallel import Ranks
 from varsmooth.train.trainer import NotFiniteError, Trainer
@@ -140,6 +140,7 @@ class _Run:
 
     def train(self) -> Steps:
         """Train to the end, or to a signal, and return the record."""
+        self.session.gauge.progress = self.trainer.progress
         self._record("running")
         yield
         try:
@@ -149,10 +150,10 @@ class _Run:
             if not self.session.ranks.first:
                 return self._record("followed")
             if outcome.signal is not None:
-                return self._record("stopped", stopped_because="signal", signal=outcome.signal)
+                return self._stopped(outcome.signal)
             results = yield from self._final_results()
         except Interrupted as interrupted:
-            return self._record("stopped", stopped_because="signal", signal=interrupted.signal)
+            return self._stopped(interrupted.signal)
         except Exception as error:
             with suppress(OSError, InputError):  # where a full disk is the reason, there may be no room to say so
                 self._record("failed", **failure(error))
@@ -177,6 +178,10 @@ class _Run:
                 )
             )
 
+    def _stopped(self, signal: int) -> Record:
+        because = "time" if signal == OUT_OF_TIME else "signal"
+        return self._record("stopped", stopped_because=because, signal=signal)
+
     def _display(self) -> RunDisplay:
         settings, folder_name = self.config.train, self.folder.path.name
         return RunDisplay(
@@ -190,6 +195,8 @@ class _Run:
 
     def _final_results(self) -> Generator[None, None, list[Record]]:
         """Evaluate the best model, giving way after each pass over a split; nothing is lost where a signal ends one."""
+        if not self.config.evaluate.final:
+            return []
         model = LanguageModel.load(self.folder.path, str(self.trainer.device))
         passes = final_results(model, self.corpus)
         results: list[Record] = []

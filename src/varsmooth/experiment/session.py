@@ -19,6 +19,7 @@ from varsmooth.train.display import Screen
 from varsmooth.train.lane import Lane
 from varsmooth.train.loop import Interruptions
 from varsmooth.train.parallel import Ranks, joined
+from varsmooth.train.trainer import Progress
 
 SMALL = 64
 """Units up to which a model counts as small."""
@@ -47,6 +48,17 @@ class Corpora:
         return self._opened[key]
 
 
+@dataclass
+class Gauge:
+    """How far a run has come, for whoever conducts it among others."""
+
+    progress: Progress | None = None
+
+    @property
+    def step(self) -> int:
+        return 0 if self.progress is None else self.progress.step
+
+
 @dataclass(frozen=True)
 class Session:
     """What the runs of one process share."""
@@ -57,6 +69,8 @@ class Session:
     corpora: Corpora = field(default_factory=Corpora)
     ranks: Ranks = field(default_factory=Ranks)
     """the processes that train its run together; a fleet has none but this"""
+    gauge: Gauge = field(default_factory=Gauge)
+    """of the run that it is given to; in a fleet each has its own"""
 
 
 @contextmanager
