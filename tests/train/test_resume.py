@@ -175,6 +175,7 @@ def test_a_second_process_is_refused(whole, tmp_path, capsys):
     with process(start_arguments(run)) as started:
         wait_until(lambda: saved_step(run) >= 20, started)
         started.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, started.pid, os.WSTOPPED)  # its last thread may still be writing
         before = contents(run)
         assert in_this_process(resume_arguments(run)) == 2
         assert f"is in use by process {started.pid};" in capsys.readouterr().err
