@@ -19,8 +19,8 @@ import pytest
 
 from sweeps_for_tests import tiny_study, write_text
 from varsmooth.sweep import Board, Store
-from varsmooth.sweep.stage import SLOT
 from varsmooth.sweep.storage import StorageDownError
+from varsmooth.sweep.ticket import SLOT
 
 pytestmark = pytest.mark.slow
 TRIALS, GRACE = 12, 6

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from sweeps_for_tests import board_of, outcomes, tiny_study
+from varsmooth.config import Config
+from varsmooth.errors import InputError
 from varsmooth.sweep import summarize
 from varsmooth.sweep.board import Board
 from varsmooth.sweep.claims import Claims
-from varsmooth.sweep.stage import REASON, SECONDS, SLOT, Stage, Ticket
-
-STEPS = 3
+from varsmooth.sweep.stage import Stage
+from varsmooth.sweep.ticket import REASON, SECONDS, SLOT, Ticket
+from varsmooth.sweep.ticket import STEPS as TRAINED
 
 
 @pytest.fixture
@@ -144,6 +146,59 @@ def test_minutes_end_an_arm_after_the_trial_that_used_them_up(tmp_path: Path, cl
     assert (len(stage.outcomes()), stage.seconds()) == (3, 90.0)
 
 
+def test_steps_end_an_arm_whatever_its_trials_used(tmp_path: Path, claims: Claims) -> None:
+    budget = {"steps": 10, "total_steps": 25}
+    study = tiny_study(tmp_path, sampler="random", budget=budget, arms=[{"recipe": "vanilla"}])
+    board = board_of(study, tmp_path / "out")
+    (stage,) = board.arms
+    for number, steps in enumerate((10, 4, 10, 10)):  # the second was pruned
+        assert not board.finished(), number
+        ticket = claimed(stage, claims)
+        assert stage.tell(ticket, "PRUNED" if steps < 10 else "COMPLETE", 5.0, {TRAINED: steps})
+        killed(ticket)
+    assert stage.claim(claims) is None
+    assert board.finished()
+    (arm,) = summarize(board).arms
+    assert (arm.used["steps"], arm.used["trials"], arm.budget["total_steps"]) == (34, 4, 25)
+
+
+def test_a_folder_that_was_moved_or_a_machine_that_was_renamed_keeps_its_trials(board: Board, tmp_path: Path) -> None:
+    (stage,) = board.arms
+    before, now = Claims(tmp_path / "out"), Claims(tmp_path / "out")
+    now.place = f"renamed:{tmp_path / 'moved'}"
+    first = claimed(stage, before)
+    assert claimed(stage, now).slot == 1, "the first worker lives"
+    killed(first)
+    assert claimed(stage, now).identity == first.identity
+
+
+def test_sweeps_that_share_a_file_share_its_locks(board: Board, tmp_path: Path) -> None:
+    (stage,) = board.arms
+    here, there = (Claims(tmp_path / name, board.store.folder) for name in ("here", "there"))
+    first = claimed(stage, here)
+    assert claimed(stage, there).slot == 1
+    assert stage.claim(there) is None
+    killed(first)
+    assert claimed(stage, there).identity == first.identity
+
+
+def test_parameters_that_exclude_each_other_fail_their_trial_alone(
+    board: Board, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage,) = board.arms
+    config = stage.config
+
+    def refusing(params: dict[str, Any]) -> Config:
+        if params["train.lr"] == 0.01:
+            raise InputError("train.lr and something else exclude each other")
+        return config(params)
+
+    monkeypatch.setattr(stage, "config", refusing)
+    assert claimed(stage, claims).slot == 1
+    assert stage.outcomes()[0].user_attrs[REASON] == "train.lr and something else exclude each other"
+    assert stage.claim(claims) is None
+
+
 @pytest.mark.parametrize("kind", ["tpe", "random"])
 def test_what_is_sampled_depends_on_the_seed_and_the_trials_before(kind: str, tmp_path: Path) -> None:
     def chosen(name: str, seed: int) -> list[float]:
@@ -215,3 +270,6 @@ def test_on_a_shared_database_a_worker_gives_signs_of_life_and_whoever_was_asked
     assert signs == [], "else its trial would be given to another after the grace"
     worker = claimed(stage, claims)
     assert signs == [worker.identity] != [asked.identity]
+    killed(worker)
+    assert claimed(stage, claims).identity == worker.identity
+    assert signs == [worker.identity] * 2, "one that goes on gives a sign at once: those of the dead one are old"

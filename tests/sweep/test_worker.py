@@ -11,11 +11,12 @@ from sweeps_for_tests import board_of, outcomes, swept, tiny_study
 from varsmooth.config import load_config
 from varsmooth.errors import InputError
 from varsmooth.recipe import load_recipe
-from varsmooth.sweep import Board, Store, summarize, write_winners
+from varsmooth.sweep import FILE, Board, Store, summarize, write_winners
 from varsmooth.sweep import board as board_module
+from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.storage import StorageDownError
 from varsmooth.train.folder import RunFolder
-from varsmooth.train.trainer import Trainer
+from varsmooth.train.trainer import NotFiniteError, Trainer
 
 KEPT = ("model.safetensors", "state-00000008.safetensors", "metrics.jsonl", "config.toml")
 ALL_DONE = {f"tiny/{arm}": {0: "COMPLETE", 1: "COMPLETE"} for arm in ("vanilla", "kn")}
@@ -52,7 +53,7 @@ def test_the_summary_says_what_each_arm_was_given_and_used(whole: Path) -> None:
     found = summarize(board, whole / "out")
     assert (found.study, found.finished, [arm.arm for arm in found.arms]) == ("tiny", True, ["vanilla", "kn"])
     for arm in found.arms:
-        assert arm.budget == {"trials": 2, "steps_per_trial": 8, "minutes": None}
+        assert arm.budget == {"trials": 2, "steps_per_trial": 8, "total_steps": None, "minutes": None}
         assert (arm.used["trials"], arm.used["finished"], arm.used["steps"], arm.used["open"]) == (2, 2, 16, 0)
         assert arm.used["minutes"] == pytest.approx(arm.trials[-1].minutes_so_far)
         assert arm.best is not None
@@ -190,6 +191,26 @@ def test_other_code_is_refused(change: dict[str, Any], word: str, tmp_path: Path
     assert "1.0 (commit abc)" in message
 
 
+def test_runs_of_another_sweep_are_neither_counted_nor_continued(tmp_path: Path) -> None:
+    study, out = tiny_study(tmp_path, arms=[{"recipe": "vanilla"}]), tmp_path / "out"
+    swept(study, out)
+    (out / FILE).unlink()
+    changed = tiny_study(tmp_path, arms=[{"recipe": "vanilla"}], space={"train": {"lr": [0.02, 0.03]}})
+    message = refused(changed, out)
+    assert "trial-0000: was trained with train.lr = 0.01; the trial asked for 0.02" in message
+    assert "choose another --out" in message
+    assert outcomes(board_of(changed, out)) == {"tiny/vanilla": {}}
+
+
+def test_a_lost_database_is_made_anew_from_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, out = tiny_study(tmp_path), tmp_path / "out"
+    swept(study, out)
+    (out / FILE).unlink()
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("a finished trial is trained again"))
+    swept(study, out)
+    assert outcomes(board_of(study, out)) == ALL_DONE
+
+
 def away(times: int) -> Any:
     """A way to ask that fails so many times, as SQLAlchemy does when the server is gone."""
     from sqlalchemy.exc import OperationalError
@@ -206,10 +227,61 @@ def away(times: int) -> Any:
 
 
 def test_a_database_that_comes_back_is_waited_for(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path}/a.db", waits=(0.0, 0.0))
+    said: list[str] = []
+    store = Store(f"sqlite:///{tmp_path}/a.db", waits=(0.0, 0.0), say=said.append)
     store.attempt(away(2))
+    (line,) = said
+    assert "does not answer (connection refused); trying again" in line
     with pytest.raises(StorageDownError, match=r"does not answer \(connection refused\); nothing is lost"):
         store.attempt(away(3))
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"no database " * 99), lambda path: path.mkdir()])
+def test_a_file_that_is_no_database_is_told_at_once(spoil: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varsmooth.sweep.storage.time.sleep", lambda _: pytest.fail("waiting changes nothing"))
+    spoil(tmp_path / FILE)
+    with pytest.raises(InputError, match=r"sweep\.db: cannot be used as the database of a sweep"):
+        Store.in_folder(tmp_path)
+
+
+def test_when_the_database_goes_away_every_run_is_saved_also_beside_one_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two at once the first comes to its end while the database is away; the other must be saved all the same."""
+    out, study = tmp_path / "out", tiny_study(tmp_path, arms=[{"recipe": "vanilla"}], budget={"steps": 20})
+    tell, attempt = Stage.tell, Store.attempt
+    down = False
+
+    def failing(self: Store, ask: Any, *args: Any, **options: Any) -> Any:
+        if down:
+            raise StorageDownError("the database does not answer")
+        return attempt(self, ask, *args, **options)
+
+    def refusing(self: Stage, *args: Any) -> Any:
+        nonlocal down
+        down = True
+        return tell(self, *args)
+
+    step = Trainer.step
+
+    def quick(self: Trainer) -> Any:
+        if self.settings.lr == 0.01 and self.progress.step == 3:
+            raise NotFiniteError("the loss is not finite")
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", quick)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "attempt", failing)
+        patch.setattr(Stage, "tell", refusing)
+        with pytest.raises(StorageDownError):
+            swept(study, out, at_once=2)
+    assert record(out / "vanilla" / "trial-0000")["status"] == "failed"
+    saved = record(out / "vanilla" / "trial-0001")
+    assert saved["status"] == "stopped"
+    assert RunFolder(out / "vanilla" / "trial-0001").state_path(saved["steps"]).exists()
+    down = False
+    swept(study, out)
+    assert outcomes(board_of(study, out)) == {"tiny/vanilla": {0: "FAIL", 1: "COMPLETE"}}
 
 
 def test_when_the_database_goes_away_runs_are_saved_and_nothing_is_lost(

@@ -30,16 +30,15 @@ def run_processes(arguments: Sequence[str], number: int, board: Board, console: 
         relays = [threading.Thread(target=_relay, args=(worker.stderr, console), daemon=True) for worker in workers]
         for relay in relays:
             relay.start()
-        passed_on = False
-        with _bar(console, board) as look:
-            while any(worker.poll() is None for worker in workers):
-                if interruptions.received is not None and not passed_on:
-                    passed_on = True
-                    for worker in workers:
-                        if worker.poll() is None:
-                            worker.send_signal(interruptions.received)
-                look()
-                time.sleep(PATIENCE)
+        try:
+            _watch(workers, interruptions, board, console)
+        finally:
+            # Where looking at the database failed: they save their states, as after a signal to this process.
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.terminate()
+            for worker in workers:
+                worker.wait()
         for relay in relays:
             relay.join()
     if interruptions.received is not None:
@@ -50,6 +49,20 @@ def run_processes(arguments: Sequence[str], number: int, board: Board, console: 
         statuses = ", ".join(str(worker.returncode) for worker in workers)
         raise InputError(f"all workers have ended ({statuses}) before the study was through; the same command goes on")
     return SweepEnd(asked=len(board.asked()))
+
+
+def _watch(workers: Sequence[subprocess.Popen[str]], interruptions: Interruptions, board: Board, console: Console) -> None:
+    """Wait for all workers; pass a signal on to them once."""
+    passed_on = False
+    with _bar(console, board) as look:
+        while any(worker.poll() is None for worker in workers):
+            if interruptions.received is not None and not passed_on:
+                passed_on = True
+                for worker in workers:
+                    if worker.poll() is None:
+                        worker.send_signal(interruptions.received)
+            look()
+            time.sleep(PATIENCE)
 
 
 def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:

@@ -179,7 +179,7 @@ class _Run:
         settings, folder_name = self.config.train, self.folder.path.name
         return RunDisplay(
             self.session.screen,
-            folder_name if self.session.screen.shared else self.config.name or folder_name,
+            self.session.title or (folder_name if self.session.screen.shared else self.config.name or folder_name),
             settings.steps,
             self.first_step,
             settings.batch * settings.window,

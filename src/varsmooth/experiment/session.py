@@ -57,6 +57,8 @@ class Session:
     corpora: Corpora = field(default_factory=Corpora)
     ranks: Ranks = field(default_factory=Ranks)
     """the processes that train its run together; a fleet has none but this"""
+    title: str | None = None
+    """what a run is called where others are shown beside it"""
 
 
 @contextmanager

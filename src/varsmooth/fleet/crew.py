@@ -79,7 +79,7 @@ class Crew:
     def begin(self, trial: Trial, path: Path) -> bool:
         """Build a run, or go on with the one in ``path``; False where a signal arrives meanwhile, and it came to nothing."""
         reins = Reins(self.session.interruptions)
-        session = replace(self.session, interruptions=reins)
+        session = replace(self.session, interruptions=reins, title=trial.name)
         begun = RunFolder(path).config_path.is_file()
         steps = continued_run(path, session) if begun else new_run(trial.config, path, session)
         member = Member(trial, path, lane_for(trial.config), steps, reins)

@@ -14,12 +14,11 @@ from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.sweep.board import CODE, DATA, Board, refuse_other_code, refuse_other_data
 from varsmooth.sweep.claims import Claims
 from varsmooth.sweep.sampling import rounded
-from varsmooth.sweep.stage import ASKED, RUN, SECONDS, SLOT, Stage, Ticket
+from varsmooth.sweep.settings import refuse_other_settings
+from varsmooth.sweep.stage import Stage
+from varsmooth.sweep.ticket import ASKED, RUN, SECONDS, SLOT, Ticket
 from varsmooth.sweep.worker import curve_of, outcome_of
 from varsmooth.train.folder import RunFolder
-
-FREE = ("data.name", "data.data_dir", "train.device", "train.engine", "train.threads", "train.save_every")
-"""What may differ where a trial is trained: it changes where and how, and not what."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def _tell(run: Path, stage: Stage, slot: int, record: Record) -> Told:
         return Told(run.name, "unfinished")
     trial = open_ones[0]
     config = stage.config(_params(stage, trial))
-    _refuse_other_settings(run, record.get("config") or {}, config)
+    refuse_other_settings(run, record.get("config") or {}, config)
     opened = stage.store.attempt(stage.store.optuna.trial.Trial, stage.optuna_study, trial._trial_id)
     ticket = Ticket(stage, slot, opened, config, None, float(record.get("seconds") or 0.0), set(trial.intermediate_values))
     stage.report(ticket, curve_of(RunFolder(run)))
@@ -105,16 +104,6 @@ def _checked(run: Path, identity: Mapping[str, Any]) -> Record:
         refuse_other_code(code, identity[CODE], f"{run}: its machine")
         refuse_other_data(record["data"]["checksums"], identity[DATA], str(run))
     return record
-
-
-def _refuse_other_settings(run: Path, found: Mapping[str, Any], wanted: Config) -> None:
-    for section, values in to_mapping(wanted).items():
-        if section == "name":
-            continue
-        for key, value in values.items():
-            theirs = (found.get(section) or {}).get(key, value)
-            if theirs != value and f"{section}.{key}" not in FREE:
-                raise InputError(f"{run}: was trained with {section}.{key} = {theirs!r}; the trial asked for {value!r}")
 
 
 def _entry(name: str, config: Config) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from varsmooth.config import to_toml
+from varsmooth.config import load_config, to_mapping, to_toml
 from varsmooth.errors import InputError
 from varsmooth.experiment import Corpora, Record, Reporting, Session
 from varsmooth.files import write_atomically
@@ -19,9 +19,11 @@ from varsmooth.fleet.crew import ON_ITS_OWN, Crew, read_record
 from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep.board import Board, beating, identity_of
 from varsmooth.sweep.claims import Claims
-from varsmooth.sweep.stage import REASON, RUN, SECONDS, STEPS, Ticket, winner
+from varsmooth.sweep.settings import refuse_other_settings
+from varsmooth.sweep.stage import winner
 from varsmooth.sweep.storage import StorageDownError, Store
 from varsmooth.sweep.study import Study
+from varsmooth.sweep.ticket import REASON, RUN, SECONDS, STEPS, Ticket
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
@@ -68,7 +70,7 @@ def work(
         session = Session(screen, reporting.tensorboard)
         board = join(study, store, session.corpora)
         with session.interruptions:
-            worker = _Worker(board, Claims(out), out, session, at_once, take_back, parent)
+            worker = _Worker(board, Claims(out, store.folder), out, session, at_once, take_back, parent)
             with beating(store, worker.tickets):
                 return worker.work()
 
@@ -122,11 +124,15 @@ class _Worker:
         path = self._path(ticket)
         record = read_record(path)
         self.tickets[ticket.name] = ticket
+        _refuse_another_sweeps(path, ticket)
         if _ended_before(record):
             self._ended(Trial(ticket.name, ticket.config), record)
             self.session.screen.advance_total(ticket.config.train.steps)
-        elif not self.crew.begin(Trial(ticket.name, ticket.config), path):
+            return
+        began = time.perf_counter()
+        if not self.crew.begin(Trial(ticket.name, ticket.config), path):
             self._drop(ticket)
+        ticket.seconds += time.perf_counter() - began  # building and capturing take the GPU's time too
 
     def _take_turns(self) -> None:
         began, running = time.perf_counter(), [member.trial.name for member in self.crew.members]
@@ -187,10 +193,11 @@ class _Worker:
 
     def _save_all(self) -> None:
         """Have every run save its state: the database is away, and what was trained must not be lost."""
+        self.board.store.waits = ()
         for member in self.crew.members:
             member.reins.received = int(signal.SIGTERM)
-        with suppress(StorageDownError):
-            while self.crew.members:
+        while self.crew.members:
+            with suppress(StorageDownError):  # of one that ends just now; the next worker finds its record
                 self.crew.take_turns()
 
 
@@ -224,6 +231,15 @@ def write_winners(board: Board, out: Path) -> dict[str, Path]:
             write_atomically(path, to_toml(best.config).encode())
             written[stage.arm.name] = path
     return written
+
+
+def _refuse_another_sweeps(path: Path, ticket: Ticket) -> None:
+    """Refuse to go on with, or to count, a run that an earlier sweep left in this folder."""
+    try:
+        found = load_config(RunFolder(path).config_path)
+    except InputError:  # there is none, or it is damaged, which fails its trial alone
+        return
+    refuse_other_settings(path, to_mapping(found), ticket.config, "; it is of another sweep: choose another --out")
 
 
 def _ended_before(record: Record) -> bool:
