@@ -106,7 +106,7 @@ def test_the_record_holds_every_trial_and_a_stopped_benchmark_goes_on(
     assert found["short_against_long"]["spearman"] == expected
     assert found["versions"].keys() >= {"varsmooth", "torch"}
     assert {"hardware", "commit"} <= found.keys()
-    with pytest.raises(InputError, match=r"was trained with train\.clip = 10\.0; the trial asked for 2\.0; choose another --out"):
+    with pytest.raises(InputError, match=r"with train\.clip = 10\.0; the trial asked for 2\.0; choose another --out"):
         paper_grid.main(**options, set_=["train.clip=2"])
 
 

@@ -115,5 +115,5 @@ def test_the_fleet_of_a_machine_without_optuna_needs_none() -> None:
         "try: varsmooth.sweep.Store('sqlite://')\n"
         "except InputError as error: print(error)"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
     assert "pip install 'varsmooth[sweep]'" in shown
