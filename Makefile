@@ -21,10 +21,11 @@ demo: $(READY)  ## Run the main job on the embedded corpus
 	$(BIN)/varsmooth demo
 
 test: $(READY)  ## Run the fast tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n logical --dist worksteal
 
-test-all: $(READY)  ## Run the fast and the slow tests
-	$(BIN)/python -m pytest -q -m 'not gpu'
+# The slow ones start processes of their own, so they take turns.
+test-all: test  ## Run the fast and the slow tests
+	$(BIN)/python -m pytest -q -m 'slow and not gpu'
 
 test-gpu: $(READY)  ## Run the tests that need a GPU, and record the outcome
 	$(BIN)/python -m pytest -q -m gpu --record results/gpu-tests.json
