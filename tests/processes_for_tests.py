@@ -20,7 +20,8 @@ PATIENCE = 240.0
 def started(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Start Python with these arguments, in a group of its own; it and all below it are gone afterwards, whatever happens."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    # A sweep refuses workers of another commit, and someone may be at work in this tree while its tests run.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VARSMOOTH_COMMIT": "as-tested", **options.pop("env", {})}
     with subprocess.Popen([sys.executable, *arguments], env=environment, start_new_session=True, **options) as process:
         try:
             yield process

@@ -247,8 +247,9 @@ def test_a_file_that_is_no_database_is_told_at_once(spoil: Any, tmp_path: Path, 
 def test_when_the_database_goes_away_every_run_is_saved_also_beside_one_that_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two at once the first comes to its end while the database is away; the other must be saved all the same."""
-    out, study = tmp_path / "out", tiny_study(tmp_path, arms=[{"recipe": "vanilla"}], budget={"steps": 20})
+    """The first of three fails, and the database has gone; the second fails as it is saved; the third must be saved yet."""
+    space = {"train": {"lr": [0.01, 0.02, 0.03]}}
+    out, study = tmp_path / "out", tiny_study(tmp_path, arms=[{"recipe": "vanilla"}], budget={"steps": 20}, space=space)
     tell, attempt = Stage.tell, Store.attempt
     down = False
 
@@ -262,26 +263,31 @@ def test_when_the_database_goes_away_every_run_is_saved_also_beside_one_that_end
         down = True
         return tell(self, *args)
 
-    step = Trainer.step
+    step, check = Trainer.step, Trainer.check_finite
 
-    def quick(self: Trainer) -> Any:
+    def spoiled(self: Trainer) -> Any:
         if self.settings.lr == 0.01 and self.progress.step == 3:
             raise NotFiniteError("the loss is not finite")
         return step(self)
 
-    monkeypatch.setattr(Trainer, "step", quick)
+    def checked(self: Trainer) -> None:
+        if self.settings.lr == 0.02 and down:
+            raise NotFiniteError("the loss is not finite")
+        check(self)
+
+    monkeypatch.setattr(Trainer, "step", spoiled)
+    monkeypatch.setattr(Trainer, "check_finite", checked)
     with monkeypatch.context() as patch:
         patch.setattr(Store, "attempt", failing)
         patch.setattr(Stage, "tell", refusing)
         with pytest.raises(StorageDownError):
-            swept(study, out, at_once=2)
-    assert record(out / "vanilla" / "trial-0000")["status"] == "failed"
-    saved = record(out / "vanilla" / "trial-0001")
-    assert saved["status"] == "stopped"
-    assert RunFolder(out / "vanilla" / "trial-0001").state_path(saved["steps"]).exists()
+            swept(study, out, at_once=3)
+    assert [record(out / "vanilla" / f"trial-000{slot}")["status"] for slot in range(3)] == ["failed", "failed", "stopped"]
+    saved = record(out / "vanilla" / "trial-0002")
+    assert RunFolder(out / "vanilla" / "trial-0002").state_path(saved["steps"]).exists()
     down = False
     swept(study, out)
-    assert outcomes(board_of(study, out)) == {"tiny/vanilla": {0: "FAIL", 1: "COMPLETE"}}
+    assert outcomes(board_of(study, out)) == {"tiny/vanilla": {0: "FAIL", 1: "FAIL", 2: "COMPLETE"}}
 
 
 def test_when_the_database_goes_away_runs_are_saved_and_nothing_is_lost(

@@ -51,7 +51,7 @@ def opened_board(out: Path | None, storage: str | None, study: str | None) -> Bo
             raise InputError(f"{out / FILE} is missing; varsmooth sweep with the same study makes it anew from the runs")
         return Board.open(_opened(file_url(out)), study, known.get("data"))
     if HIDDEN in url:
-        raise InputError(f"{url}: the password is not kept in {out}: give the whole URL with --storage, or set PGPASSWORD")
+        raise InputError(f"{url}: the password is not kept in {out}: give the whole URL with --storage")
     return Board.open(_opened(check_url(url)), study or known.get("study"), known.get("data"))
 
 
