@@ -10,6 +10,7 @@ import pytest
 
 from commands_for_tests import Run, refused
 from sweeps_for_tests import empty_database, write_text
+from varsmooth.cli.sweep_processes import environment_for
 
 STUDY = """
 name = "tiny"
@@ -205,6 +206,14 @@ def test_a_database_that_is_down_is_one_line(run: Run, tmp_path: Path, monkeypat
     refused((status, shown, f"{last}\n"), "me:***@127.0.0.1:1/none", "the database does not answer", "nothing is lost")
     assert "secret" not in complaint
     assert not (tmp_path / "out").exists()
+
+
+def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varsmooth.cli.sweep_processes.default_workers", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [environment_for(number)["OMP_NUM_THREADS"] for number in (1, 3, 20)] == ["8", "2", "1"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert environment_for(3)["OMP_NUM_THREADS"] == "5"
 
 
 def test_a_study_on_a_machine_without_optuna(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from varsmooth.sweep import FILE, Board, Store, summarize, write_winners
 from varsmooth.sweep import board as board_module
 from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.storage import StorageDownError
+from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.trainer import NotFiniteError, Trainer
 
@@ -120,6 +121,34 @@ def test_a_trial_that_fails_fails_alone(tmp_path: Path) -> None:
     assert states[1] == ("COMPLETE", None)
     assert states[0][0] == "FAIL"
     assert "not finite" in states[0][1]
+
+
+def test_a_trial_that_ends_makes_room_for_the_next_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time: the first of three fails early, and the third begins while the second goes on."""
+    seen: list[tuple[float, int]] = []
+    step = Trainer.step
+
+    def watched(self: Trainer) -> Any:
+        seen.append((self.settings.lr, self.progress.step))
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", watched)
+    space = {"train": {"lr": [1e30, 0.01, 0.03]}}
+    swept(tiny_study(tmp_path, space=space, arms=[{"recipe": "vanilla"}], budget={"steps": 40}), tmp_path / "out", at_once=2)
+    assert seen.index((0.01, 0)) < seen.index((0.03, 0)) < seen.index((0.01, 39)) < seen.index((0.03, 39))
+    ended_first = max(place for place, (lr, _) in enumerate(seen) if lr == 1e30)
+    assert ended_first < seen.index((0.03, 0)), "and no more than two at a time"
+
+
+def test_the_bar_counts_what_was_through_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    advance = Screen.advance_total
+    monkeypatch.setattr(Screen, "advance_total", lambda self, steps: counted.append(steps) or advance(self, steps))
+    study = tiny_study(tmp_path, seeds=[3])
+    for _ in range(2):
+        counted.clear()
+        swept(study, tmp_path / "out")
+        assert sum(counted) == 2 * (2 + 1) * 8
 
 
 def test_out_of_memory_is_the_reason_of_one_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

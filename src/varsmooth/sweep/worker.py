@@ -85,6 +85,8 @@ class _Worker:
         self.crew = Crew(session, self._ended)
         self.sizes: dict[str, int] = {}
         self.next_look = 0.0
+        self.shown = 0
+        """slots that are through and in the bar of all runs"""
 
     def work(self) -> SweepEnd:
         """Refill, take turns, watch; every run is saved where a signal or a lost database ends it."""
@@ -114,10 +116,18 @@ class _Worker:
     def _refill(self) -> None:
         while not self.crew.stopping and len(self.crew.members) < self.at_once and time.monotonic() >= self.next_look:
             ticket = self.board.claim(self.claims, take_back=self.take_back)
+            self._show_others()
             if ticket is None:
                 self.next_look = time.monotonic() + POLL
                 return
             self._begin(ticket)
+
+    def _show_others(self) -> None:
+        """Count in the bar what was through before, and what other workers have done."""
+        through = sum(len(stage.outcomes()) for stage in [*self.board.arms, *self.board.seed_stages()])
+        if through > self.shown:
+            self.session.screen.advance_total((through - self.shown) * self.board.study.budget.steps)
+            self.shown = through
 
     def _begin(self, ticket: Ticket) -> None:
         """Train what a slot asks for, unless its run came to an end before a worker died."""
@@ -167,7 +177,8 @@ class _Worker:
         if not ticket.lost and (outcome := outcome_of(record)) is not None:
             ticket.stage.report(ticket, curve_of(RunFolder(path)))
             state, value, notes = outcome
-            ticket.stage.tell(ticket, state, value, {**notes, SECONDS: ticket.seconds, RUN: str(path.relative_to(self.out))})
+            notes |= {SECONDS: ticket.seconds, RUN: str(path.relative_to(self.out))}
+            self.shown += ticket.stage.tell(ticket, state, value, notes)
             self.next_look = 0.0
         self._drop(ticket)
 
