@@ -21,9 +21,10 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from varsmooth.errors import InputError
-from varsmooth.experiment import Reporting
+from varsmooth.experiment import Reporting, corpus_of
 from varsmooth.files import write_atomically
 from varsmooth.fleet import Trial, is_fleet, resume_fleet, start_fleet
+from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep import Arm, load_study
 from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.space import grid, with_values
@@ -159,6 +160,8 @@ def main(
     """
     settings = [*([f"data.data_dir={json.dumps(str(data_dir))}"] if data_dir else []), *(set_ or [])]
     name, arm = only_arm(study, settings)
+    device = resolve_device(arm.config.train.device)
+    corpus_of(arm.config)  # a text that is not there is one message, and not one for every run
     points = list(grid(arm.space))
     configs = [with_values(arm.config, point, name) for point in points]
     trials = [Trial(f"point-{number:02d}", config) for number, config in enumerate(configs)]
@@ -173,7 +176,6 @@ def main(
     ]
     records = train(longer, out / "long", at_once)
     long = [entry(found, points[number]) for found, number in zip(records, sorted(chosen), strict=True)]
-    device = resolve_device(arm.config.train.device)
     stages = {
         "short": stage(out / "short", arm.config.train.steps, short),
         "long": stage(out / "long", long_steps, long),
@@ -185,7 +187,7 @@ def main(
         "data": arm.config.data.name,
         "hidden": arm.config.model.hidden,
         "seed": arm.config.train.seed,
-        "at_once": at_once,
+        "at_once": at_once or (AT_ONCE_ON_GPU if device.type == "cuda" else AT_ONCE_ON_CPU),
         **stages,
         "seconds": round(sum(found["seconds"] for found in stages.values()), 2),
         "short_against_long": compared(short, long),

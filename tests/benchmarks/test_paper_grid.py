@@ -110,6 +110,12 @@ def test_the_record_holds_every_trial_and_a_stopped_benchmark_goes_on(
         paper_grid.main(**options, set_=["train.clip=2"])
 
 
+def test_a_text_that_is_not_there_is_told_before_anything_is_made(paper_grid: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ptb was not found"):
+        paper_grid.main(out=tmp_path / "out", data_dir=tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
 def test_it_is_the_papers_grid_unless_told_otherwise(paper_grid: ModuleType) -> None:
     name, arm = paper_grid.only_arm("paper-grid", ["data.data_dir=x"])
     assert (name, arm.config.model.hidden, arm.config.data.name) == ("paper-grid", 512, "ptb")

@@ -219,3 +219,10 @@ def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_study_on_a_machine_without_optuna(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     refused(run("sweep", "quick", "--out", tmp_path / "out"), "pip install 'varsmooth[sweep]'", "train --fleet")
+
+
+def test_a_folder_that_another_worker_is_starting_is_joined(run: Run, tmp_path: Path) -> None:
+    study, out = write_study(tmp_path, ("seeds = [3]", "seeds = []"), ("[0.01, 0.03]", "[0.01]")), prepared(tmp_path / "out")
+    (out / "sweep.db-journal").touch()
+    (out / ".sweep.json.x.tmp").touch()
+    assert run("sweep", study, "--out", out)[0] == 0

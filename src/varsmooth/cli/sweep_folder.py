@@ -13,6 +13,8 @@ from varsmooth.sweep import FILE, GRACE, Board, Store, Study, check_url, file_ur
 from varsmooth.text.reading import exists
 
 NOTE = "sweep.json"
+OWN = (FILE, NOTE, f".{NOTE}")
+"""How the names begin of what a sweep makes before its note is there; another worker may be starting it just now."""
 HIDDEN = ":***@"
 """What stands for a password in the note."""
 
@@ -28,7 +30,7 @@ def started_store(out: Path, storage: str | None, study: Study, grace: int) -> S
         raise InputError(f"{out} was started with {_started_with(note)}, not {shown(url)}; choose another --out")
     if note and note["storage"] and not url:
         raise InputError(f"{out} was started with --storage {note['storage']}; give it again")
-    if not note and exists(out) and any(entry.name != FILE for entry in _entries(out)):
+    if not note and exists(out) and not all(entry.name.startswith(OWN) for entry in _entries(out)):
         raise InputError(f"{out} is not empty and holds no sweep; choose another --out")
     store = _opened(url, grace) if url else _in_folder(out)
     if not note:
