@@ -106,6 +106,27 @@ def test_what_differs_from_what_was_asked_for_is_refused(study: Study, tmp_path:
     assert [entry.outcome for entry in tell(board, [runs / "vanilla-trial-0000"])] == ["counted"]
 
 
+def test_one_that_nobody_asked_for_does_not_keep_the_others_from_being_counted(study: Study, tmp_path: Path) -> None:
+    board, claims = joined(study, tmp_path / "out"), Claims(tmp_path / "out")
+    runs = trained(ask(board, claims, 3), tmp_path / "box")
+    taken = board.arms[1].claim(claims, take_back=True)
+    assert taken is not None
+    told = {entry.run: entry.outcome for entry in tell(board, [runs])}
+    assert told == {"kn-trial-0000": "not asked for", "vanilla-trial-0000": "counted", "vanilla-trial-0001": "counted"}
+    assert outcomes(board) == {"tiny/vanilla": {0: "COMPLETE", 1: "COMPLETE"}, "tiny/kn": {}}
+
+
+def test_nothing_is_counted_where_one_run_was_trained_otherwise(study: Study, tmp_path: Path) -> None:
+    board = joined(study, tmp_path / "out")
+    runs = trained(ask(board, Claims(tmp_path / "out"), 2), tmp_path / "box")
+    folder = RunFolder(runs / "vanilla-trial-0000")
+    record = folder.read_record()
+    folder.write_record({**record, "config": {**record["config"], "train": {**record["config"]["train"], "clip": 1.0}}})
+    with pytest.raises(InputError, match=r"train\.clip = 1\.0"):
+        tell(board, [runs])
+    assert outcomes(board) == {"tiny/vanilla": {}, "tiny/kn": {}}
+
+
 @pytest.mark.slow
 def test_the_fleet_of_a_machine_without_optuna_needs_none() -> None:
     code = (

@@ -105,6 +105,23 @@ def test_a_trial_that_was_given_up_for_dead_is_queued_again_with_its_parameters(
     assert stage.outcomes()[0].value == 5.0
 
 
+def test_a_trial_that_is_given_up_for_dead_while_it_is_taken_up_is_left(
+    board: Board, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage,) = board.arms
+    killed(claimed(stage, claims))
+    adopt = stage._adopt
+
+    def too_late(trial: Any, claim: Any) -> Any:
+        stage.optuna_study.tell(trial.number, state=stage.store.optuna.trial.TrialState.FAIL)
+        return adopt(trial, claim)
+
+    monkeypatch.setattr(stage, "_adopt", too_late)
+    assert claimed(stage, claims).slot == 1
+    again = claimed(stage, claims)
+    assert again.slot == 0, "queued again, and its lock is free"
+
+
 def test_a_failure_of_its_own_is_an_outcome(board: Board, claims: Claims) -> None:
     (stage,) = board.arms
     ticket = claimed(stage, claims)

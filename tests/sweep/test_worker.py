@@ -189,6 +189,31 @@ def test_a_hopeless_trial_is_given_up_with_its_state(pruner: dict[str, Any], tmp
     assert summary.arms[0].used["steps"] == 16 + found["steps"]
 
 
+def test_a_trial_that_was_given_to_another_and_comes_back_is_not_taken_for_pruned(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a machine that slept: its trial was given up for dead and queued again, and it is this machine that claims it."""
+    study, out = tiny_study(tmp_path, data=str(whole / "text"), arms=[{"recipe": "vanilla"}]), tmp_path / "out"
+    step, slept = Trainer.step, False
+
+    def sleeping(self: Trainer) -> Any:
+        nonlocal slept
+        if self.progress.step == 3 and not slept:
+            slept = True
+            (stage,) = board_of(study, out).arms
+            (running,) = (trial for trial in stage.trials() if trial.state.name == "RUNNING")
+            stage.optuna_study.tell(running.number, state=stage.store.optuna.trial.TrialState.FAIL)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", sleeping)
+    swept(study, out)
+    (stage,) = board_of(study, out).arms
+    assert {slot: trial.state.name for slot, trial in stage.outcomes().items()} == {0: "COMPLETE", 1: "COMPLETE"}
+    assert len(stage.trials()) == 3
+    name = "vanilla/trial-0000/model.safetensors"
+    assert (out / name).read_bytes() == (whole / "out" / name).read_bytes()
+
+
 def refused(study: Any, out: Path) -> str:
     with pytest.raises(InputError) as error:
         swept(study, out)

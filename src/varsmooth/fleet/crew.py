@@ -104,11 +104,11 @@ class Crew:
         if not any(moved):
             time.sleep(NAP)
 
-    def stop(self, name: str) -> None:
-        """Have one run save its state and end."""
+    def stop(self, name: str, number: int = ON_ITS_OWN) -> None:
+        """Have one run save its state and end, as after this signal."""
         for member in self.members:
             if member.trial.name == name:
-                member.reins.received = ON_ITS_OWN
+                member.reins.received = number
 
     def abandon(self) -> None:
         """Leave the runs that an error of this program left under way; their last states stay."""

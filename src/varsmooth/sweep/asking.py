@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from varsmooth.config import Config, to_mapping
 from varsmooth.errors import InputError
@@ -20,10 +20,13 @@ from varsmooth.sweep.ticket import ASKED, RUN, SECONDS, SLOT, Ticket
 from varsmooth.sweep.worker import curve_of, outcome_of
 from varsmooth.train.folder import RunFolder
 
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
 
 @dataclass(frozen=True)
 class Told:
-    """What was made of a run: ``counted``, ``counted before``, or ``unfinished``, which leaves its slot open."""
+    """What was made of a run: ``counted``, ``counted before``, ``not asked for``, or ``unfinished``, which leaves its slot open."""
 
     run: str
     outcome: str
@@ -53,25 +56,29 @@ def tell(board: Board, folders: Sequence[Path]) -> list[Told]:
         raise InputError(f"no runs in {', '.join(map(str, folders))}: name the folder that varsmooth train --fleet made")
     slots = {_name(stage, slot): (stage, slot) for stage in [*board.arms, *board.seed_stages()] for slot in stage.wanted()}
     identity = board.identity()
-    found = [(run, *_slot_of(run, slots)) for run in runs]
-    records = [_checked(run, identity) for run in runs]
-    return [_tell(run, stage, slot, record) for (run, stage, slot), record in zip(found, records, strict=True)]
+    found = [(run, *_slot_of(run, slots), _checked(run, identity)) for run in runs]
+    for run, stage, slot, record in found:  # all before the first is counted
+        if (trial := _asked(stage, slot)) is not None:
+            refuse_other_settings(run, record.get("config") or {}, stage.config(_params(stage, trial)))
+    return [_tell(run, stage, slot, record) for run, stage, slot, record in found]
+
+
+def _asked(stage: Stage, slot: int) -> FrozenTrial | None:
+    """The trial of a slot that was asked for and not told of."""
+    mine = (trial for trial in stage.trials() if trial.user_attrs[SLOT] == slot)
+    return next((trial for trial in mine if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)), None)
 
 
 def _tell(run: Path, stage: Stage, slot: int, record: Record) -> Told:
-    trials = [trial for trial in stage.trials() if trial.user_attrs[SLOT] == slot]
-    outcome = outcome_of(record)
+    outcome, trial = outcome_of(record), _asked(stage, slot)
     best = (record.get("best") or {}).get("valid_perplexity")
-    if any(stage.is_outcome(trial) for trial in trials):
+    if slot in stage.outcomes():
         return Told(run.name, "counted before", best, record.get("reason"))
-    open_ones = [trial for trial in trials if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)]
-    if not open_ones:
-        raise InputError(f"{run}: nobody was asked for it: its slot waits, or is being trained by a worker of the study")
+    if trial is None:
+        return Told(run.name, "not asked for", best, "its slot waits, or a worker of the study trains it")
     if outcome is None:
         return Told(run.name, "unfinished")
-    trial = open_ones[0]
     config = stage.config(_params(stage, trial))
-    refuse_other_settings(run, record.get("config") or {}, config)
     opened = stage.store.attempt(stage.store.optuna.trial.Trial, stage.optuna_study, trial._trial_id)
     ticket = Ticket(stage, slot, opened, config, None, float(record.get("seconds") or 0.0), set(trial.intermediate_values))
     stage.report(ticket, curve_of(RunFolder(run)))

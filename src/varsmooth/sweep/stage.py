@@ -195,6 +195,8 @@ class Stage:
             ticket = take(now, claim) if now.state == trial.state else None
             if ticket is not None and ticket.claim is not None:
                 self._note(ticket, {PLACE: claims.place})
+        except self.store.optuna.exceptions.UpdateFinishedTrialError:
+            ticket = None  # another machine has just given it up for dead
         except BaseException:
             claim.release()
             raise

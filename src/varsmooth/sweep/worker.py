@@ -163,7 +163,8 @@ class _Worker:
         if size != self.sizes.get(ticket.name):
             self.sizes[ticket.name] = size
             if ticket.stage.report(ticket, curve_of(folder)):
-                self.crew.stop(ticket.name)
+                # One that was given to another is not given up: whoever claims its slot here goes on with it.
+                self.crew.stop(ticket.name, int(signal.SIGTERM) if ticket.lost else ON_ITS_OWN)
 
     def _ended(self, trial: Trial, record: Record) -> None:
         """Tell what came of a run; one that a signal stopped, or a full disk, waits for the next worker."""
@@ -172,7 +173,7 @@ class _Worker:
         path = self._path(ticket)
         if record.get("stopped_because") == "disk full":
             raise InputError(str(record["reason"]))
-        if record["status"] == "stopped" and record.get("signal") == ON_ITS_OWN and not ticket.lost:
+        if record["status"] == "stopped" and record.get("signal") == ON_ITS_OWN:
             record = _marked_pruned(path, record)
         if not ticket.lost and (outcome := outcome_of(record)) is not None:
             ticket.stage.report(ticket, curve_of(RunFolder(path)))
