@@ -13,11 +13,11 @@ from varsmooth.experiment import Record
 from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.sweep.board import CODE, DATA, Board, refuse_other_code, refuse_other_data
 from varsmooth.sweep.claims import Claims
+from varsmooth.sweep.outcomes import curve_of, outcome_of
 from varsmooth.sweep.sampling import rounded
 from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.ticket import ASKED, RUN, SECONDS, SLOT, Ticket
-from varsmooth.sweep.worker import curve_of, outcome_of
 from varsmooth.train.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Told:
-    """What was made of a run: ``counted``, ``counted before``, ``not asked for``, or ``unfinished``, which leaves its slot open."""
+    """What was made of a run: ``counted``, ``counted before``, ``not asked for``, or ``unfinished``: its slot stays open."""
 
     run: str
     outcome: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -10,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from varsmooth.config import load_config, to_mapping, to_toml
+from varsmooth.config import to_toml
 from varsmooth.errors import InputError
 from varsmooth.experiment import Corpora, Record, Reporting, Session
 from varsmooth.files import write_atomically
@@ -19,11 +18,11 @@ from varsmooth.fleet.crew import ON_ITS_OWN, Crew, read_record
 from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep.board import Board, beating, identity_of
 from varsmooth.sweep.claims import Claims
-from varsmooth.sweep.settings import refuse_other_settings
+from varsmooth.sweep.outcomes import curve_of, ended_before, marked_pruned, outcome_of, refuse_another_sweeps
 from varsmooth.sweep.stage import winner
 from varsmooth.sweep.storage import StorageDownError, Store
 from varsmooth.sweep.study import Study
-from varsmooth.sweep.ticket import REASON, RUN, SECONDS, STEPS, Ticket
+from varsmooth.sweep.ticket import RUN, SECONDS, Ticket
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
@@ -134,8 +133,8 @@ class _Worker:
         path = self._path(ticket)
         record = read_record(path)
         self.tickets[ticket.name] = ticket
-        _refuse_another_sweeps(path, ticket)
-        if _ended_before(record):
+        refuse_another_sweeps(path, ticket)
+        if ended_before(record):
             self._ended(Trial(ticket.name, ticket.config), record)
             self.session.screen.advance_total(ticket.config.train.steps)
             return
@@ -174,7 +173,7 @@ class _Worker:
         if record.get("stopped_because") == "disk full":
             raise InputError(str(record["reason"]))
         if record["status"] == "stopped" and record.get("signal") == ON_ITS_OWN:
-            record = _marked_pruned(path, record)
+            record = marked_pruned(path, record)
         if not ticket.lost and (outcome := outcome_of(record)) is not None:
             ticket.stage.report(ticket, curve_of(RunFolder(path)))
             state, value, notes = outcome
@@ -213,27 +212,6 @@ class _Worker:
                 self.crew.take_turns()
 
 
-def curve_of(folder: RunFolder) -> list[tuple[int, float]]:
-    """The development perplexities of a run's evaluations, without those beyond all numbers."""
-    lines = [(line["step"], line.get("valid_perplexity")) for line in folder.read_metrics()]
-    return [(step, value) for step, value in lines if value is not None and math.isfinite(value)]
-
-
-def outcome_of(record: Record) -> tuple[str, float | None, dict[str, object]] | None:
-    """What a run's record means for its slot: Optuna's state, the value and notes; None where it has not ended."""
-    notes: dict[str, object] = {STEPS: record.get("steps") or 0}
-    best = (record.get("best") or {}).get("valid_perplexity")
-    if record.get("status") == "finished" and best is not None:
-        return "COMPLETE", float(best), notes
-    if record.get("status") == "pruned":
-        return "PRUNED", None, notes
-    if record.get("status") == "finished":
-        return "FAIL", None, {**notes, REASON: "the development perplexity is beyond all numbers"}
-    if record.get("status") == "failed":
-        return "FAIL", None, {**notes, REASON: str(record.get("reason") or "unknown")}
-    return None
-
-
 def write_winners(board: Board, out: Path) -> dict[str, Path]:
     """Write the best configuration of every arm as a recipe that can be trained."""
     written = {}
@@ -243,26 +221,3 @@ def write_winners(board: Board, out: Path) -> dict[str, Path]:
             write_atomically(path, to_toml(best.config).encode())
             written[stage.arm.name] = path
     return written
-
-
-def _refuse_another_sweeps(path: Path, ticket: Ticket) -> None:
-    """Refuse to go on with, or to count, a run that an earlier sweep left in this folder."""
-    try:
-        found = load_config(RunFolder(path).config_path)
-    except InputError:  # there is none, or it is damaged, which fails its trial alone
-        return
-    refuse_other_settings(path, to_mapping(found), ticket.config, "; it is of another sweep: choose another --out")
-
-
-def _ended_before(record: Record) -> bool:
-    disk_full = record.get("stopped_because") == "disk full"
-    pruned = record.get("status") == "stopped" and record.get("signal") == ON_ITS_OWN
-    return pruned or (record.get("status") in ("finished", "failed", "pruned") and not disk_full)
-
-
-def _marked_pruned(path: Path, record: Record) -> Record:
-    """Say in the record that the run was given up; its state stays, so that it can be resumed all the same."""
-    folder = RunFolder(path)
-    kept = {key: value for key, value in record.items() if key not in ("signal", "format")}
-    folder.write_record({**kept, "status": "pruned", "stopped_because": "pruned"})
-    return folder.read_record()
