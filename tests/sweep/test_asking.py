@@ -81,6 +81,16 @@ def test_a_failed_run_is_told_with_its_reason_and_an_unfinished_one_stays_open(t
     assert outcomes(board) == {"tiny/vanilla": {0: "FAIL", 1: "COMPLETE"}}
 
 
+def test_a_machine_without_the_text_uses_up_no_trial(study: Study, tmp_path: Path) -> None:
+    board = joined(study, tmp_path / "out")
+    trials = ask(board, Claims(tmp_path / "out"), 1)
+    (told,) = tell(board, [trained(trials, tmp_path / "box", 'data.name="/nowhere"')])
+    assert told.outcome == "unfinished"
+    assert "there is no folder /nowhere" in (told.reason or "")
+    assert outcomes(board)["tiny/vanilla"] == {}
+    assert [entry.outcome for entry in tell(board, [trained(trials, tmp_path / "mended")])] == ["counted"]
+
+
 def test_what_differs_from_what_was_asked_for_is_refused(study: Study, tmp_path: Path) -> None:
     board = joined(study, tmp_path / "out")
     trials = ask(board, Claims(tmp_path / "out"), 1)

@@ -23,6 +23,9 @@ from varsmooth.train.folder import RunFolder
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
+NOT_THE_TRIALS = ("input", "disk full", "process lost")
+"""Failures of the machine, as where its text is missing: once they are mended, the run can go on."""
+
 
 @dataclass(frozen=True)
 class Told:
@@ -76,8 +79,8 @@ def _tell(run: Path, stage: Stage, slot: int, record: Record) -> Told:
         return Told(run.name, "counted before", best, record.get("reason"))
     if trial is None:
         return Told(run.name, "not asked for", best, "its slot waits, or a worker of the study trains it")
-    if outcome is None:
-        return Told(run.name, "unfinished")
+    if outcome is None or record.get("stopped_because") in NOT_THE_TRIALS:
+        return Told(run.name, "unfinished", reason=record.get("reason"))
     config = stage.config(_params(stage, trial))
     opened = stage.store.attempt(stage.store.optuna.trial.Trial, stage.optuna_study, trial._trial_id)
     ticket = Ticket(stage, slot, opened, config, None, float(record.get("seconds") or 0.0), set(trial.intermediate_values))
