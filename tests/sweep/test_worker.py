@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sweeps_for_tests import board_of, outcomes, swept, tiny_study
+from varsmooth import Counts
 from varsmooth.config import load_config
 from varsmooth.errors import InputError
 from varsmooth.recipe import load_recipe
@@ -138,6 +139,14 @@ def test_a_trial_that_ends_makes_room_for_the_next_at_once(tmp_path: Path, monke
     assert seen.index((0.01, 0)) < seen.index((0.03, 0)) < seen.index((0.01, 39)) < seen.index((0.03, 39))
     ended_first = max(place for place, (lr, _) in enumerate(seen) if lr == 1e30)
     assert ended_first < seen.index((0.03, 0)), "and no more than two at a time"
+
+
+def test_a_text_is_counted_once_for_all_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    from_ids = Counts.from_ids
+    monkeypatch.setattr(Counts, "from_ids", lambda ids, size: counted.append(size) or from_ids(ids, size))
+    swept(tiny_study(tmp_path), tmp_path / "out")
+    assert len(counted) == 1
 
 
 def test_the_bar_counts_what_was_through_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
