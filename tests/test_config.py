@@ -176,6 +176,10 @@ def test_refusals(setting: str, message: str) -> None:
             "smoothing.method=noising needs smoothing.granularity=word, got element",
         ),
         (
+            ["dropout.kind=activation", "dropout.tables_granularity=word"],
+            "dropout.kind=activation needs dropout.tables_granularity=element, got word",
+        ),
+        (
             ["dropout.recurrent_kind=dropconnect", "dropout.recurrent_scope=sequence"],
             "dropout.recurrent_kind=dropconnect needs dropout.recurrent_scope=batch",
         ),

@@ -47,6 +47,7 @@ Scheme = Literal["kneser-ney", "linear-interpolation", "absolute-discounting", "
 Tie = Literal["independent", "shared-draw"]
 Prediction = Literal["mode", "mean", "mean-input"]
 Cell = Literal["lstm", "gru"]
+DropoutKind = Literal["table", "activation"]
 RecurrentKind = Literal["rows", "dropconnect", "update"]
 RecurrentScope = Literal["batch", "sequence"]
 Schedule = Literal["cosine", "plateau", "constant"]
@@ -89,6 +90,7 @@ class SmoothingConfig:
 @dataclass(frozen=True)
 class DropoutConfig:
     tables: Rate = 0.5  # dropout of the input and output tables
+    kind: DropoutKind = "table"  # drop elements of the tables, or of what is looked up and of the last hidden states
     tables_granularity: Granularity = "element"  # drop single elements, or whole words
     recurrent: Rate = 0.2  # dropout of the recurrent matrices
     recurrent_kind: RecurrentKind = "rows"  # hidden units' outgoing weights, single weights, or the cell's update
@@ -124,6 +126,7 @@ class EvaluateConfig:
     batch: Size = 16  # columns the development set is cut into
     window: Size = 128  # tokens per step
     burn_in: SizeOrNone = 64  # tokens read before each column, for context
+    final: bool = True  # evaluate valid and test in full as a run ends; a trial of a sweep is judged without that
     samples: SizeOrNone = 0  # draws to predict with when a smoothed run ends, beside its mode and mean; 0: none
 
 
@@ -242,6 +245,8 @@ def _check_together(config: Config) -> None:
         for key, needed in {"granularity": "word", "output": "none", "kl": "plain"}.items():
             if (value := getattr(smoothing, key)) != needed:
                 raise InputError(f"smoothing.method=noising needs smoothing.{key}={needed}, got {value}")
+    if dropout.kind == "activation" and dropout.tables_granularity != "element":
+        raise InputError(f"dropout.kind=activation needs dropout.tables_granularity=element, got {dropout.tables_granularity}")
     if dropout.recurrent_kind == "dropconnect" and dropout.recurrent_scope == "sequence":
         raise InputError("dropout.recurrent_kind=dropconnect needs dropout.recurrent_scope=batch, got sequence")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from networks_for_tests import TINY
+from varsmooth import LanguageModel
 from varsmooth.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -44,14 +45,16 @@ def test_trainer(monkeypatch, capsys, tmp_path):
 
 
 def test_run_to_text(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("varsmooth.hf").quiet()
     run = str(tmp_path / "run")
     settings = [part for change in TINY if not change.startswith("data.name") for part in ("--set", change)]
     app(["train", "--data", "synthetic", "--recipe", "vanilla", "--out", run, *settings], result_action="return_value")
     words = (tmp_path / "run" / "vocab.txt").read_text(encoding="utf-8").split()
     prompt = " ".join(word for word in words if not word.startswith("<"))[:40].rsplit(" ", 1)[0]
     capsys.readouterr()
-    example(monkeypatch, "run_to_text.py", run, prompt, "--words", "3")
+    example(monkeypatch, "run_to_text.py", run, prompt, "--words", "3", "--to", str(tmp_path / "model"))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("perplexity of the prompt: ")
-    assert len(lines) == 4
-    assert all(line.startswith(prompt) for line in lines[1:])
+    (scored,) = LanguageModel.load(run).score([prompt])
+    assert lines[0] == f"perplexity of the prompt: {scored.perplexity:.1f}"
+    assert len(lines) == 5
+    assert all(line.removeprefix("by beam search: ").startswith(prompt) for line in lines[1:])

@@ -113,6 +113,9 @@ def test_target_gives_the_loss_that_the_posterior_defines(batch_first, scope, bi
         hidden, targets.t(), q_output, model.head.bias, key.at(Site.OUTPUT), rule="target", replaced=replaced, scope=scope
     ).per_token
     torch.testing.assert_close(found.t() if batch_first else found, expected)
+    parameters = list(model.parameters())
+    ours, theirs = (torch.autograd.grad(each.square().sum(), parameters, retain_graph=True) for each in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_target_takes_no_notice_of_ignored_labels():

@@ -71,7 +71,7 @@ def test_a_reading_says_how_sure_and_how_right_it_was(scheme, temperature):
 
 def test_no_confidence_is_above_one():
     logits = torch.tensor([[50.0, -50.0, 3.0], [1e5, 0.0, 0.0]])
-    found = judge(logits, torch.tensor([0, 1]), 1.0)
+    found = judge(logits, torch.tensor([0, 1]))
     assert found[1].tolist() == [1.0, 1.0]
     assert found[2].tolist() == [1.0, 0.0]
 
@@ -116,3 +116,10 @@ def test_draws_are_part_of_a_run_where_it_is_asked_for(finished):
 def test_a_plain_run_draws_nothing(tmp_path):
     record = start_run(tiny_config("vanilla", "data.max_tokens=500", "evaluate.samples=3"), tmp_path / "run", QUIET)
     assert {found["predict"] for found in record["results"]} == {"mode"}
+
+
+def test_a_trial_can_be_spared_all_that(tmp_path, monkeypatch):
+    monkeypatch.setattr(LanguageModel, "load", None)
+    record = start_run(tiny_config("element-kneser-ney", "evaluate.final=false"), tmp_path / "run", QUIET)
+    assert (record["status"], record["results"]) == ("finished", [])
+    assert record["best"]["valid_perplexity"] > 1

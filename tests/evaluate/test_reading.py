@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from networks_for_tests import WIDTH, WORDS, some_ids, some_network
-from varsmooth.evaluate import Reading, best_temperature, evaluate, output, reading
+from varsmooth.evaluate import Reading, best_temperature, evaluate, output, reading, side_by_side
 from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.reading import read, read_together
+from varsmooth.evaluate.side_by_side import SideBySide
 from varsmooth.model import RecurrentLanguageModel, RecurrentStack
 
 EOS = 2
@@ -214,6 +215,36 @@ def test_a_network_of_low_precision_is_scored_in_high():
     assert found.evaluate().nll == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.parametrize(("cell", "tied"), [("lstm", True), ("gru", False)])
+@pytest.mark.parametrize("window", [1, 7, 50, 100, 101, 500])
+def test_what_is_captured_is_the_same_reading(monkeypatch, cell, tied, window):
+    """With the step itself in the place of its graph: every call must find what the one before it left."""
+    monkeypatch.setattr(side_by_side, "Captured", lambda step: step)
+    network = some_network(output="table", cell=cell, tied=tied)
+    inputs = some_ids(101, 2)
+    tables = [network.input_table, network.tables("mean").input]
+    with torch.inference_mode():
+        found = SideBySide(network, inputs, tables, window).read()
+        for number in range(4):
+            table, stream = divmod(number, 2)
+            vectors = torch.nn.functional.embedding(inputs[:, stream : stream + 1], tables[table])
+            alone, _ = network.stack(vectors, network.initial_state(1), None)
+            torch.testing.assert_close(found[:, number : number + 1], alone)
+
+
+@pytest.mark.parametrize("temperatures", [(1.0,), (1.0, 0.8), (1.3, 1.0, 0.8)])
+def test_several_temperatures_at_once_are_each_exactly_as_alone(temperatures, monkeypatch):
+    network = some_network(output="table")
+    found = some_reading(network, IDS, "mean", 1, 0, 16)
+    computed, linear = [], output.F.linear
+    monkeypatch.setattr(output.F, "linear", lambda *arguments: computed.append(1) or linear(*arguments))
+    together = found.judged_at(temperatures)
+    assert len(computed) == 1, "one pass over the logits"
+    for temperature, each in zip(temperatures, together, strict=True):
+        assert torch.equal(each.nll, found.token_nll(temperature))
+        assert all(torch.equal(*pair) for pair in zip(each, found.judged(temperature), strict=True))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_on_a_gpu_streams_are_read_side_by_side_with_the_results_of_the_cpu(steps_read, cell):
@@ -225,7 +256,7 @@ def test_on_a_gpu_streams_are_read_side_by_side_with_the_results_of_the_cpu(step
     network.cuda()
     steps_read.clear()
     found = read_together(network, streams, EOS, predicts, window=50)
-    assert sum(steps_read) == 301
+    assert steps_read == [43] * 4, "three windows before the capture and one in it; the others are replayed"
     for pair, each in found.items():
         assert (each.evaluate(1.2).nll, each.best_temperature()) == pytest.approx(figures[pair], rel=1e-5)
         assert each.token_nll().is_cuda

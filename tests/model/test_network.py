@@ -10,7 +10,7 @@ from torch import Tensor
 from networks_for_tests import WIDTH, WORDS, some_ids, some_network, some_proposal
 from varsmooth import DrawKey, EmbeddingPosterior, InputError, noise
 from varsmooth.config import override
-from varsmooth.draws import Site, row_words
+from varsmooth.draws import Site, Stream, element_bits, element_counter, row_words
 from varsmooth.model import RecurrentLanguageModel, RecurrentStack, Smoothing
 from varsmooth.ops.noise import noise_inputs
 from varsmooth.recipe import load_recipe
@@ -144,10 +144,24 @@ def input_replaced(network: RecurrentLanguageModel, word: int, sequence: int, po
     return bits >> 8 >= (1 - float(network.smoothing.proposal.rate[word].double())) * 2**24
 
 
+def activation_mask(network: RecurrentLanguageModel, site: Site) -> Tensor:
+    """What multiplies activations [T, B, D], one element after the other; ones unless they are what is dropped."""
+    mask, rate = torch.ones(T, B, WIDTH, dtype=torch.float64), network.smoothing.dropout
+    if network.smoothing.dropout_kind == "table":
+        return mask
+    for t, b, d in itertools.product(range(T), range(B), range(WIDTH)):
+        words = [part.int() for part in row_words(KEY.at(site), torch.tensor([0]), b, t)]
+        bits = element_bits(words[2], words[3], element_counter(torch.tensor([d], dtype=torch.int32), Stream.COIN))
+        mask[t, b, d] = 0 if int(bits) >> 8 < round((rate - 0.5) * 2**24) else 1 / (1 - rate)
+    assert 0 < float((mask == 0).double().mean()) < 1
+    return mask
+
+
 def naive_loss(network: RecurrentLanguageModel, inputs: Tensor, targets: Tensor) -> Tensor:
     """One column and one position at a time, from whole tables."""
     smoothing, state = network.smoothing, network.initial_state(B)
-    common = (smoothing.dropout, smoothing.dropout_granularity, smoothing.variance)
+    rate = smoothing.dropout if smoothing.dropout_kind == "table" else 0.0
+    common = (rate, smoothing.dropout_granularity, smoothing.variance)
     if smoothing.method == "noising":
         inputs, targets = noise(inputs, targets, smoothing.proposal, KEY.at(Site.NOISING))
     drawn = smoothing.proposal if smoothing.method == "variational" else None
@@ -158,7 +172,9 @@ def naive_loss(network: RecurrentLanguageModel, inputs: Tensor, targets: Tensor)
             for t in range(inputs.shape[0])
         ]
     )
+    vectors = vectors * activation_mask(network, Site.INPUT_ACTIVATION)
     hidden, _ = network.stack(vectors, state, KEY.at(Site.RECURRENT))
+    hidden = hidden * activation_mask(network, Site.OUTPUT_ACTIVATION)
     on_output = drawn if smoothing.output == "table" else None
     q_output = EmbeddingPosterior(network.output_table, on_output, smoothing.granularity, "batch", *common)
     output_key = KEY.at(Site.INPUT if smoothing.shared_draw else Site.OUTPUT)
@@ -182,6 +198,8 @@ CASES: list[dict[str, Any]] = [
     {"method": "none", "dropout": 0.4},
     {"method": "none", "dropout": 0.4, "tied": False, "cell": "gru"},
     {"method": "none", "dropout": 0.4, "dropout_granularity": "word"},
+    {"method": "none", "dropout": 0.4, "dropout_kind": "activation"},
+    {"method": "none", "dropout": 0.3, "dropout_kind": "activation", "tied": False, "cell": "gru"},
     {"method": "noising", "dropout": 0.4},
     {"method": "noising", "scheme": "blank"},
     {"method": "noising", "scheme": "linear-interpolation"},
@@ -190,7 +208,9 @@ CASES: list[dict[str, Any]] = [
     {"scope": "position", "dropout": 0.4, "tied": False},
     {"scope": "sequence", "output": "target"},
     {"scope": "sequence", "output": "target", "dropout": 0.4, "tied": False},
+    {"scope": "sequence", "output": "target", "dropout": 0.4, "dropout_kind": "activation"},
     {"scope": "sequence", "output": "table", "dropout": 0.4, "variance": 0.3},
+    {"scope": "sequence", "output": "table", "granularity": "element", "dropout": 0.4, "dropout_kind": "activation"},
     {"scope": "sequence", "output": "table", "granularity": "element", "dropout": 0.4},
     {"scope": "position", "output": "table", "granularity": "element", "dropout": 0.4, "dropout_granularity": "word"},
     {"scope": "batch", "output": "table", "granularity": "element", "dropout": 0.4, "shared_draw": True},
@@ -226,7 +246,10 @@ def test_a_shard_of_columns_has_the_loss_it_has_in_the_whole_batch(case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.get("method") != "none"], ids=str)
 def test_cases_are_not_the_plain_loss_in_disguise(case):
-    plain = {"method": "none", **{key: case[key] for key in ("tied", "dropout", "dropout_granularity") if key in case}}
+    plain = {
+        "method": "none",
+        **{key: case[key] for key in ("tied", "dropout", "dropout_granularity", "dropout_kind") if key in case},
+    }
     inputs, targets = some_ids(T, B), some_ids(T, B, seed=4)
     network, vanilla = some_network(**case), some_network(**plain)
     vanilla.load_state_dict({name: value[: len(vanilla.state_dict()[name])] for name, value in network.state_dict().items()})

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from varsmooth import Counts, EmbeddingPosterior, Proposal
 from varsmooth.draws import DrawKey, Site
@@ -83,6 +84,23 @@ def test_without_noise_everything_is_the_weight_bit_for_bit(granularity, noise):
     for table in (q.sample(3), q.mean(), q.mode()):
         assert torch.equal(table, q.weight)
     assert torch.equal(q.lookup(ids, 3), q.weight[ids])
+
+
+@pytest.mark.parametrize("noise", [None, proposal(0.0), proposal(0.7)])
+@pytest.mark.parametrize("vectors", [1, 200])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_mean_can_be_used_without_building_it(noise, vectors, has_bias):
+    q = posterior(proposal=noise, weight=weight().requires_grad_())
+    ids, hidden = window(), torch.randn(2, vectors, D, generator=torch.Generator().manual_seed(1))
+    bias = torch.linspace(-1, 1, len(q.weight)) if has_bias else None
+    assert torch.equal(q.lookup_mean(ids), q.mean()[ids])
+    scores, expected = q.score_mean(hidden, bias), F.linear(hidden, q.mean(), bias)
+    torch.testing.assert_close(scores, expected)
+    gradients = [torch.autograd.grad(table.square().sum(), q.weight)[0] for table in (scores, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert q.score_mean(hidden, bias).dtype == torch.bfloat16
+        torch.testing.assert_close(q.score_mean(hidden, bias).float(), expected, rtol=0.05, atol=0.1)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from varsmooth import InputError
+from varsmooth.config import override
 from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.reproduce.catalogue import (
     SIZES,
@@ -18,11 +19,12 @@ from varsmooth.reproduce.catalogue import (
     paper_cell,
     paper_sampling,
 )
-from varsmooth.reproduce.chosen import Chosen
+from varsmooth.reproduce.chosen import Choice, Chosen
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments, point_name
 from varsmooth.reproduce.jobs import table_jobs
 
 NOTHING = Chosen("chosen.toml", {})
+TUNED = Chosen("chosen.toml", {("tuned", 512, row.name): Choice({}) for row in corpus_plan("ptb").rows})
 PRINTED = """
 vanilla-untied 512 89.6 84.5 106.3 100.8
 vanilla 512 80.0 74.0 90.6 86.6
@@ -125,11 +127,12 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
-    assert set(named_experiments()) == {"gamma", "ablation", "data-size"}
+    assert set(named_experiments()) == {"gamma", "ablation", "length", "grid", "alone", "tuning-1024", "data-size"}
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
-            jobs = experiment_jobs(experiment, corpus, NOTHING)
-            points = len(experiment.values or [0]) * sum(len(arm.variants) for arm in experiment.arms)
+            jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
+            arms = [arm for arm in experiment.arms if not arm.table]
+            points = len(experiment.values or [0]) * sum(len(arm.variants) for arm in arms)
             assert len(jobs) == len({job.name for job in jobs}) == points * len(experiment.seeds)
             assert all(re.fullmatch(r"\w[\w.+=,@-]*", job.trial_name) for job in jobs)
             assert len({(job.share, repr(job.config)) for job in jobs}) == len(jobs), "no two runs are the same"
@@ -140,7 +143,8 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
     for arm, row in (("word", "smoothing-kneser-ney"), ("element", "element-kneser-ney")):
         assert jobs[f"{arm}-0.05-seed1"].smoothing.gamma == 0.05
         assert jobs[f"{arm}-0.6-seed1"].smoothing.gamma == 0.6
-        assert jobs[f"{arm}-0.2-seed1"] == load_recipe(f"{row}/ptb-512"), "nothing else is changed"
+        expected = override(load_recipe(f"{row}/ptb-512"), ["train.steps=27000", "train.eval_every=1350"])
+        assert jobs[f"{arm}-0.2-seed1"] == expected, "but for its length nothing else is changed"
 
 
 def test_arms_of_the_data_size_curve_have_the_same_budget():

@@ -124,6 +124,23 @@ def test_the_runs_of_a_sweep_become_choices(tmp_path, trial):
     assert read_chosen(path).choices == {("paper", 512, "vanilla"): Choice({"train.lr": 0.003}), **found}
 
 
+def test_the_time_of_the_trials_is_added_to_what_was_spent(tmp_path, trial):
+    trial(0, 80.0, hardware={"name": "a card"})
+    trial(1, 79.0, "train.lr=0.002")
+    path = tmp_path / "results" / "chosen.toml"
+    choose(tmp_path / "sweep", corpus_plan("ptb"), "paper", path)
+    assert not (tmp_path / "results" / "spent.jsonl").exists(), "nothing says how long they took"
+    for part, seconds in (("vanilla", 30.5), ("vanilla/trial-1", 20.0)):
+        (tmp_path / "sweep" / part / "spent.json").write_text(json.dumps({"seconds": seconds}))
+    (tmp_path / "results" / "spent.jsonl").write_text(json.dumps({"groups": ["512-paper"], "seconds": 1}) + "\n")
+    for _ in range(2):
+        choose(tmp_path / "sweep", corpus_plan("ptb"), "paper", path)
+    table, tuning = (json.loads(line) for line in (tmp_path / "results" / "spent.jsonl").read_text().splitlines())
+    assert table["groups"] == ["512-paper"]
+    expected = {"groups": ["tuning-paper-sweep"], "runs": 2, "finished": 2, "seconds": 50.5, "hardware": "a card"}
+    assert tuning == expected
+
+
 def test_the_verb_chooses_and_says_what(tmp_path, trial, run):
     trial(1, 79.0, "train.lr=0.002")
     common = ["reproduce", "ptb", "--setting", "tuned", "--choose-from", tmp_path / "sweep", "--results", tmp_path / "results"]

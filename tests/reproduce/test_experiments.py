@@ -8,13 +8,16 @@ import torch
 from varsmooth import InputError
 from varsmooth.bench.plan import PENN
 from varsmooth.bench.workload import Workload
+from varsmooth.config import override
+from varsmooth.recipe import load_recipe
+from varsmooth.reproduce.chosen import Choice, Chosen
 from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost
-from varsmooth.reproduce.experiments import curves, experiment_table, named_experiments
+from varsmooth.reproduce.experiments import curves, experiment_jobs, experiment_table, named_experiments
 from varsmooth.reproduce.page import build_page
 from varsmooth.reproduce.shares import data_for, first_lines
 
 PNG = b"\x89PNG\r\n\x1a\n"
-GAMMA, ABLATION, DATA_SIZE = (named_experiments()[name] for name in ("gamma", "ablation", "data-size"))
+GAMMA, ABLATION, DATA_SIZE, TUNING = (named_experiments()[name] for name in ("gamma", "ablation", "data-size", "tuning-1024"))
 
 
 def test_the_gamma_figure_shows_what_was_run(results, keep):
@@ -47,23 +50,70 @@ def test_quick_runs_have_a_part_of_their_own(results, keep):
 
 
 def test_the_ablation_lists_its_arms(results, keep):
-    keep("element-kneser-ney", 62.0, group="ablation", name="element", predict="mean")
+    for seed in (1, 3):
+        keep("element-kneser-ney", 62.0, seed, predict="mean")  # in the table; the ablation's seeds are 1 and 2
     keep("element-kneser-ney", 63.0, 2, group="ablation", name="element-plain", predict="mean")
     found = experiment_table(ABLATION, results, "ptb")
     assert "| element-wise smoothing, Kneser-Ney, as it is | 1 | 66.00 | 62.00 | 61.00 |" in found
     assert "| plain L2 in place of the data-dependent one | 2 | 67.00 | 63.00 | 62.00 |" in found
-    assert "Not run yet: recurrent dropout of the cell's update" in found
+    assert "| the mode in place of the mean | 1 | 66.50 | 62.50 | 61.50 |" in found, "of the same run"
+    assert "Not run yet: one input table for the batch" in found
+
+
+def test_arms_that_the_table_has_are_not_trained_again_and_arms_can_be_chosen():
+    jobs = experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}))
+    assert len(jobs) == 2 * sum(not arm.table for arm in ABLATION.arms) == 16
+    assert not {"element-seed1", "vanilla-seed1", "word-mode-seed1"} & {job.name for job in jobs}
+    some = experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), seeds=[1], arms=["vanilla-update"])
+    assert [(job.name, job.config.dropout.recurrent_kind) for job in some] == [("vanilla-update-seed1", "update")]
+    with pytest.raises(InputError, match="'vanila' is no arm of ablation; did you mean 'vanilla'"):
+        experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), arms=["vanila"])
+
+
+def test_every_arm_of_the_ablation_changes_what_it_says():
+    jobs = {job.name: job.config for job in experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), seeds=[1])}
+    element, vanilla = (load_recipe(f"{row}/ptb-512") for row in ("element-kneser-ney", "vanilla"))
+    assert (element.smoothing.kl, element.smoothing.scope, element.smoothing.tie) == ("exact", "sequence", "independent")
+    assert jobs["element-plain-seed1"] == override(element, ["smoothing.kl=plain"])
+    assert jobs["element-shared-seed1"] == override(element, ["smoothing.scope=batch", "smoothing.tie=shared-draw"])
+    assert jobs["element-batch-seed1"] == override(element, ["smoothing.scope=batch"])
+    assert jobs["vanilla-activation-seed1"] == override(vanilla, ["dropout.kind=activation"])
+    assert jobs["vanilla-update-seed1"] == override(vanilla, ["dropout.recurrent_kind=update"])
+
+
+def test_a_run_alone_shows_its_time(results, keep):
+    experiment = named_experiments()["alone"]
+    assert "Not run yet" in experiment_table(experiment, results, "ptb")
+    about = {"seconds": 90.0, "ms_per_step": 0.7, "steps": 54000, "hardware": {"name": "a card"}}
+    keep("vanilla", 65.0, group="alone", name="vanilla", **about)
+    found = experiment_table(experiment, results, "ptb")
+    assert "| vanilla LSTM, tied, 512 units | a card | 54,000 | 0.70 | 1.50 | 65.00 |" in found
+
+
+def test_a_larger_model_is_tuned_over_what_the_smaller_one_chose(results, keep):
+    chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.lr": 0.002, "dropout.tables": 0.55})})
+    jobs = experiment_jobs(TUNING, "ptb", chosen)
+    assert [job.name for job in jobs] == [f"vanilla-v{number}-seed1" for number in (1, 2, 3)]
+    assert [job.config.dropout.tables for job in jobs] == [0.65, 0.7, 0.75]
+    assert {(job.config.train.lr, job.config.model.hidden, job.config.evaluate.final) for job in jobs} == {(0.002, 1024, False)}
+    with pytest.raises(InputError, match=r"has no \[tuned.512.ROW\]"):
+        experiment_jobs(TUNING, "ptb", Chosen("chosen.toml", {}))
+    keep("vanilla", 0.0, group="tuning-1024", name="vanilla-v2", best={"valid_perplexity": 61.5, "step": 9})
+    assert "| vanilla LSTM, tied | `dropout.tables=0.7` | 61.50 |" in experiment_table(TUNING, results, "ptb")
 
 
 def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(results, keep):
-    for number, test in enumerate((90.0, 88.0, 89.0), start=1):
+    for number, test in enumerate((90.0, 88.0, 89.0, 91.0), start=1):
         keep("vanilla", test, group="data-size", name=f"vanilla-0.05-v{number}")
         keep("element-kneser-ney", test - 3.5, group="data-size", name=f"element-0.05-v{number}", predict="mean")
     keep("smoothing-kneser-ney", 70.0, group="data-size", name="word-0.05-v1")
     found = experiment_table(DATA_SIZE, results, "ptb")
     assert "| vanilla | 87.00 | - | - | - | - |" in found, "at its tuned temperature"
     assert "| gain of element-wise smoothing, Kneser-Ney | 3.50 | - | - | - | - |" in found
-    assert "| word smoothing, Kneser-Ney | - | - | - | - | - |" in found, "two variants are missing"
+    assert "| word smoothing, Kneser-Ney | - | - | - | - | - |" in found, "three variants are missing"
+    cost = build_page(results).parts["ptb/data-size/cost"]
+    assert cost.splitlines()[2].startswith("| 0.05 | "), cost
+    assert len(cost.splitlines()) == 3
 
 
 def test_a_share_of_the_text_is_whole_lines_and_the_other_splits_stay(tmp_path):
@@ -95,6 +145,15 @@ def test_cost_is_measured_once_and_shown_with_its_floor(results):
     plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads) for plan in plans]
     assert len(measure_cost(results, plans, lambda name, *_: told.append(name))) == 2
     assert measure_cost(results, plans, lambda *_: None) == []
+    (results / "cost.csv").unlink()
+    again = measure_cost(results, [plans[0], replace(plans[0], workloads=loads[1:])], lambda *_: None)
+    assert [bool(found.checks) for found in again] == [True, True]
+    (results / "cost.csv").unlink()
+    wider = replace(loads[0], words=212)
+    again = measure_cost(results, [plans[0], replace(plans[0], workloads=(wider,))], lambda *_: None)
+    assert [bool(found.checks) for found in again] == [True, False], "one check for each size"
+    (results / "cost.csv").unlink()
+    measure_cost(results, plans, lambda *_: None)
     found = cost_table(results)
     assert len(found.splitlines()) == 4
     assert found.splitlines()[2].startswith("| 8 | 211 | ")
@@ -105,6 +164,7 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     header = "quantity,size,vocabulary,scheme,median,floor\n"
     rows = ["step,512,10000,vanilla,0.7,0.3", "step,512,33278,vanilla,1.2,0.6", "step,1024,10000,vanilla,1.5,0.7"]
     rows += ["step,512,10000,word KN,0.8,0.3", "peak memory,512,10000,vanilla,280,"]
+    rows += ["peak memory,512,10000,element KN batch,290,"]
     (results / "cost.csv").write_text(header + "\n".join(rows) + "\n")
     over_words = cost_curves(results, "words")
     assert [(place, height.mean) for place, height in over_words["vanilla"]] == [(PENN, 0.7), (33_278, 1.2)]
@@ -113,7 +173,7 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     page = build_page(results)
     assert set(page.pictures) == {"cost-words.png", "cost-size.png"}
     assert page.pictures["cost-words.png"]().startswith(PNG)
-    assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 | 280 |" in page.parts["cost"]
+    assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 | 280 | 290 |" in page.parts["cost"]
     (results / "cost.csv").write_text("quantity\nstep\n")
     with pytest.raises(InputError, match=r"cost\.csv: not the rows of a bench"):
         cost_table(results)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from varsmooth import InputError
 from varsmooth.experiment import Reporting
+from varsmooth.fleet.clock import Clock
 from varsmooth.reproduce import (
     collect,
     corpus_plan,
@@ -126,6 +127,48 @@ def test_runs_that_finished_before_a_kill_leave_their_records_and_the_others_go_
     assert missing_jobs(jobs, results) == []
 
 
+def test_a_record_is_kept_as_its_run_ends_and_so_is_the_time_spent(tmp_path, data, steps, monkeypatch):
+    jobs = table_jobs(corpus_plan("ptb"), read_chosen(tmp_path / "absent"), size=512, rows=["vanilla"], seeds=[1, 2])
+    results, found, train = tmp_path / "results", [], Trainer.step
+
+    def watched(self: Trainer) -> object:
+        if self.settings.seed == 2:
+            spent = (results / "ptb" / "spent.jsonl").read_text()
+            found.append(([job.name for job in missing_jobs(jobs, results)], json.loads(spent)["finished"]))
+        return train(self)
+
+    monkeypatch.setattr(Trainer, "step", watched)
+    run_jobs(jobs, tmp_path / "out", results, QUIET, data_dir=data)
+    assert found == [(["vanilla-seed2"], 1)] * 6
+    (line,) = (json.loads(line) for line in (results / "ptb" / "spent.jsonl").read_text().splitlines())
+    assert (line["finished"], line["runs"], line["groups"]) == (2, 2, ["512-paper"])
+
+
+def test_time_that_is_up_ends_it_with_status_0_and_the_same_command_goes_on(run, tmp_path, data, steps, monkeypatch):
+    """A minute passes with every step."""
+    passed = [0.0]
+    train = Trainer.step
+
+    def timed(self: Trainer) -> object:
+        passed[0] += 60
+        return train(self)
+
+    monkeypatch.setattr(Trainer, "step", timed)
+    monkeypatch.setattr("varsmooth.fleet.driver.Clock", lambda limit: Clock(limit, lambda: passed[0]))
+    arguments = ["reproduce", "ptb", "--rows", "vanilla", "--seeds", "1,2", *options(tmp_path, data), "--minutes", "8"]
+    status, _, told = run(*arguments, "--within", "99")
+    assert status == 0
+    assert "the time is up, 1 runs are left; the same command goes on" in told
+    kept = tmp_path / "results" / "ptb" / "512-paper"
+    assert [path.name for path in kept.iterdir()] == ["vanilla-seed1"]
+    assert json.loads((tmp_path / "out/fleet/512-paper-vanilla-seed2/record.json").read_text())["stopped_because"] == "time"
+    status, _, told = run(*arguments)
+    assert (status, "time is up" in told) == (0, False)
+    assert sorted(path.name for path in kept.iterdir()) == ["vanilla-seed1", "vanilla-seed2"]
+    assert steps == [1] * 6 + [2] * 6, "nothing twice"
+    assert sum(path.stat().st_size for path in kept.rglob("*") if path.is_file()) < 100_000, "what is kept is small"
+
+
 def test_values_that_have_changed_make_a_record_stale_and_its_run_is_not_gone_on_with(tmp_path, data, steps):
     plan, path = corpus_plan("ptb"), tmp_path / "chosen.toml"
     out, results = tmp_path / "out", tmp_path / "results"
@@ -178,6 +221,8 @@ def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkey
         (["ptb", "--rows", "vanila"], ["did you mean 'vanilla'"]),
         (["ptb", "--rows", ","], ["--rows"]),
         (["ptb", "--seeds", "1,x"], ["--seeds"]),
+        (["ptb", "--minutes", "0"], ["--minutes must be a number above 0"]),
+        (["ptb", "--within", "5"], ["--within goes with --minutes"]),
         (["ptb", "--experiment", "gama"], ["did you mean 'gamma'"]),
         (["wikitext-2", "--experiment", "gamma"], ["--experiment", "data-size"]),
         (["ptb", "--setting", "tuned"], ["chosen.toml", "tuned.512"]),

@@ -8,6 +8,7 @@ import pytest
 
 from varsmooth.reproduce import corpus_plan
 from varsmooth.sweep import load_study
+from varsmooth.sweep.space import recipe_point
 
 STUDIES = sorted((Path(__file__).parents[2] / "results" / "reproduce" / "studies").glob("*.toml"))
 
@@ -17,7 +18,7 @@ def test_there_is_one_for_each_corpus_and_setting():
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_arms_are_rows_of_the_corpus_that_differ_in_gamma_alone(path):
+def test_arms_are_rows_of_the_corpus_tuned_over_what_they_have(path):
     study = load_study(path)
     corpus, _, setting = path.stem.rpartition("-")
     plan = corpus_plan(corpus)
@@ -26,8 +27,14 @@ def test_arms_are_rows_of_the_corpus_that_differ_in_gamma_alone(path):
     assert {row.name for row in plan.rows if row.headline} <= {arm.name for arm in study.arms}
     assert setting == "tuned" or len(study.arms) == len(names)
     assert study.budget.trials is not None
+    assert (study.sampler.recipe_first, study.sampler.distinct) == (1, 1)
     common = {"train.lr", "train.l2"} | ({"dropout.tables", "dropout.recurrent"} if setting == "tuned" else set())
     for arm in study.arms:
-        assert (arm.config.data.name, arm.config.model.hidden) == (corpus, 512)
-        gamma = set() if arm.name.startswith("vanilla") else {"smoothing.gamma"}
-        assert set(arm.space) == common | gamma
+        assert (arm.config.data.name, arm.config.model.hidden, arm.config.evaluate.final) == (corpus, 512, False)
+        own = set() if arm.name.startswith("vanilla") else {"smoothing.gamma"}
+        if arm.name in ("smoothing-linear-interpolation", "smoothing-absolute-discounting"):
+            own |= {"smoothing.output"}
+        if setting == "tuned" and arm.name.startswith(("smoothing", "element")):
+            own |= {"smoothing.scope", "smoothing.kl"} | ({"smoothing.output"} if arm.name == "smoothing-kneser-ney" else set())
+        assert set(arm.space) == common | own
+        assert set(recipe_point(arm.config, arm.space)) == set(arm.space), "the recipe is a point of its space"

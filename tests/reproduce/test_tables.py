@@ -48,6 +48,15 @@ def test_ours_stands_beside_the_papers(results, keep):
     assert "Below tied vanilla on test: 4.00 (element-wise smoothing, Kneser-Ney, at temperature 1); 4.00 (element" in found
 
 
+def test_which_scheme_is_ahead_is_said_beside_the_paper(results, keep):
+    wikitext, group = corpus_plan("wikitext-2"), {"corpus": "wikitext-2", **WORD}
+    keep("smoothing-kneser-ney", 76.0, **group)
+    assert "linear interpolation is" not in main_table(results, wikitext, "512-paper")
+    keep("smoothing-linear-interpolation", 76.6, **group)
+    told = "Word smoothing by linear interpolation is 0.6 above Kneser-Ney on test; in the paper 1.3 below."
+    assert told in main_table(results, wikitext, "512-paper")
+
+
 def test_a_row_beyond_the_papers_figure_has_a_minus(results, keep):
     keep("vanilla", 75.5)
     assert cells(main_table(results, PTB, "512-paper"), "vanilla LSTM, tied")[5] == "-1.5"

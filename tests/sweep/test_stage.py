@@ -13,9 +13,12 @@ from varsmooth.errors import InputError
 from varsmooth.sweep import summarize
 from varsmooth.sweep.board import Board
 from varsmooth.sweep.claims import Claims
+from varsmooth.sweep.space import finite_size, grid, parse_space, point_at
 from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.ticket import REASON, SECONDS, SLOT, Ticket
 from varsmooth.sweep.ticket import STEPS as TRAINED
+
+STEPS = 3
 
 
 @pytest.fixture
@@ -290,3 +293,39 @@ def test_on_a_shared_database_a_worker_gives_signs_of_life_and_whoever_was_asked
     killed(worker)
     assert claimed(stage, claims).identity == worker.identity
     assert signs == [worker.identity] * 2, "one that goes on gives a sign at once: those of the dead one are old"
+
+
+@pytest.mark.parametrize(("kind", "startup"), [("tpe", 5), ("random", 1)])
+def test_random_trials_can_be_distinct_and_are_the_same_for_every_worker(tmp_path: Path, kind: str, startup: int) -> None:
+    space = {"train": {"lr": [0.001, 0.01, 0.003], "l2": [0.0, 1e-4]}}
+    sampler = {"kind": kind, "startup_trials": startup, "recipe_first": 1, "distinct": 1}
+    study = tiny_study(tmp_path, space=space, arms=[{"recipe": "vanilla"}], budget={"steps": 3, "trials": 8}, sampler=sampler)
+    found = []
+    for worker in ("one", "two"):
+        (stage,) = board_of(study, tmp_path / worker).arms
+        configs = [claimed(stage, Claims(tmp_path / worker)).config.train for _ in range(8)]
+        found.append([(config.lr, config.l2) for config in configs])
+    assert found[0] == found[1]
+    assert found[0][0] == (0.003, 1e-4)
+    known = 5 if kind == "tpe" else 6
+    assert len(set(found[0][:known])) == known
+
+
+def test_places_of_a_space_are_its_grid() -> None:
+    space = parse_space({"train.lr": [1.0, 2.0], "dropout.tables": {"low": 0.1, "high": 0.3, "step": 0.1}}, "here")
+    assert [point_at(space, place) for place in range(6)] == list(grid(space))
+    assert finite_size(space) == 6
+    assert finite_size(parse_space({"train.lr": {"low": 0.1, "high": 0.3}}, "here")) is None
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random"])
+def test_the_first_trial_can_have_the_values_of_its_recipe(tmp_path: Path, claims: Claims, kind: str) -> None:
+    space = {"train": {"lr": [0.001, 0.01, 0.003]}, "dropout": {"tables": {"low": 0.1, "high": 0.9, "step": 0.2}}}
+    arms = [{"name": f"arm-{rate}", "recipe": "vanilla", "set": {"dropout": {"tables": rate}}} for rate in (0.3, 0.4)]
+    budget = {"steps": STEPS, "trials": 2}
+    study = tiny_study(tmp_path, space=space, arms=arms, budget=budget, sampler={"kind": kind, "recipe_first": 1})
+    inside, outside = board_of(study, tmp_path / "out").arms
+    first, second = (claimed(inside, claims).config for _ in range(2))
+    assert (first.train.lr, first.dropout.tables) == (0.003, 0.3)
+    assert (second.train.lr, second.dropout.tables) != (0.003, 0.3)
+    assert claimed(outside, claims).config.train.lr == 0.003, "0.4 is no point of the space, and is left to the sampler"

@@ -57,6 +57,7 @@ def test_graph_and_eager_stay_together_for_200_steps_in_bf16(row):
         ["smoothing.variance=0.01", "dropout.recurrent_variance=0.001"],
         ["smoothing.output=table", "smoothing.scope=batch", "smoothing.tie=shared-draw"],
         ["dropout.tables_granularity=word"],
+        ["dropout.kind=activation"],
         ["train.average=0.9"],
         ["train.schedule=plateau"],
         ["smoothing.scope=position"],

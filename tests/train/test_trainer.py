@@ -305,7 +305,7 @@ def test_bf16_steps_stay_near_those_of_single_precision(row):
         ["train.average=0.9"],
         ["train.schedule=plateau", "train.plateau_patience=1"],
         ["model.cell=gru", "dropout.recurrent_kind=update"],
-        ["train.precision=bf16"],
+        ["train.precision=bf16", "dropout.kind=activation"],
         ["model.tied=false", "smoothing.scheme=blank", "smoothing.output=table", "smoothing.variance=0.1"],
     ],
     ids=str,

@@ -34,6 +34,8 @@ class Plan:
     fleets: tuple[int, ...] = (1, 2, 4, 8)
     fleet_words: int = PENN
     gate_steps: int = 20
+    memory_of: tuple[str, ...] = (VANILLA,)
+    """schemes whose memory is measured, one after the other"""
 
 
 def plan_for(device: torch.device, groups: tuple[str, ...] = (), sizes: tuple[int, ...] = (), *, quick: bool = False) -> Plan:

@@ -116,16 +116,24 @@ def _parts(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
 
 def _memory(plan: Plan, _: Turns, load: Workload) -> list[Measurement]:
     """The most memory that a run holds at once, less its weights, gradients and second moments (fp32 each)."""
+    found = []
+    for scheme in plan.memory_of:
+        with _alone_on_the_card(f"memory, {scheme}"):
+            spread = Spread.of([_megabytes_beyond(plan, load, scheme)])
+        found.append(_measurement(plan, load, MEMORY, PEAK_MEMORY, scheme, spread, "MB"))
+    return found
+
+
+def _megabytes_beyond(plan: Plan, load: Workload, scheme: str) -> float:
     # The text belongs to the run; cuBLAS keeps the workspaces of the stages before, which a run makes for itself.
     torch._C._cuda_clearCublasWorkspaces()
     text = load.text(plan.device).ids
     before = torch.cuda.memory_allocated(plan.device) - text.nbytes
     torch.cuda.reset_peak_memory_stats(plan.device)
-    trainer = _warm(plan, load, VANILLA, "auto")
+    trainer = _warm(plan, load, scheme, "auto")
     torch.cuda.synchronize(plan.device)
     counted = 3 * floor.SINGLE * sum(parameter.numel() for parameter in trainer.network.parameters())
-    beyond = (torch.cuda.max_memory_allocated(plan.device) - before - counted) / MEGABYTE
-    return [_measurement(plan, load, MEMORY, PEAK_MEMORY, VANILLA, Spread.of([beyond]), "MB")]
+    return (torch.cuda.max_memory_allocated(plan.device) - before - counted) / MEGABYTE
 
 
 def _warm(plan: Plan, load: Workload, scheme: str, engine: Engine) -> Trainer:

@@ -1,6 +1,18 @@
 """The command line: importing the verbs registers them."""
 
-from varsmooth.cli import benching, corpora, demonstration, reporting, reproducing, sweeping, training, using
+from varsmooth.cli import benching, corpora, demonstration, exporting, reporting, reproducing, sweeping, training, using
 from varsmooth.cli.app import app, main
 
-__all__ = ["app", "benching", "corpora", "demonstration", "main", "reporting", "reproducing", "sweeping", "training", "using"]
+__all__ = [
+    "app",
+    "benching",
+    "corpora",
+    "demonstration",
+    "exporting",
+    "main",
+    "reporting",
+    "reproducing",
+    "sweeping",
+    "training",
+    "using",
+]

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from varsmooth.cli.app import errors
 from varsmooth.errors import InputError
-from varsmooth.fleet import FleetOutcome, Trial, read_trials, recipe_trials
+from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, read_trials, recipe_trials
 
 FAILED = 1
 
@@ -36,6 +36,13 @@ def parse_seeds(text: str | None) -> list[int]:
         raise InputError(f"--seeds takes whole numbers with commas between them, such as 1,2,3; got {text!r}") from None
 
 
+def parse_limit(minutes: float | None, within: float | None) -> TimeLimit | None:
+    """Return the limit that the two options ask for."""
+    if minutes is None and within is not None:
+        raise InputError("--within goes with --minutes: say after how many minutes to stop")
+    return None if minutes is None else TimeLimit(minutes, within)
+
+
 def report_fleet(outcome: FleetOutcome, out: Path, at_once: int | None, console: Console, as_json: bool) -> int:
     """Say how a fleet ended; return the exit status."""
     if as_json:
@@ -43,10 +50,12 @@ def report_fleet(outcome: FleetOutcome, out: Path, at_once: int | None, console:
     else:
         console.print(_table(outcome.records))
     failed = sum(record["status"] == "failed" for record in outcome.records)
+    again = shlex.join(["varsmooth", "train", "--resume", str(out), *(["--at-once", str(at_once)] if at_once else [])])
     if outcome.signal is not None:
-        again = shlex.join(["varsmooth", "train", "--resume", str(out), *(["--at-once", str(at_once)] if at_once else [])])
         errors.print(f"varsmooth: stopped; to go on: {again}")
         return 128 + outcome.signal
+    if outcome.out_of_time:
+        errors.print(f"varsmooth: the time is up; to go on: {again}")
     if failed:
         errors.print(f"varsmooth: {failed} of {len(outcome.records)} runs failed; record.json in each one's folder says why")
         return FAILED

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from varsmooth.cli.app import app, errors
-from varsmooth.cli.fleets import FAILED, parse_seeds
+from varsmooth.cli.fleets import FAILED, parse_limit, parse_seeds
 from varsmooth.errors import InputError, check_choice
 from varsmooth.experiment import Reporting
 from varsmooth.files import write_atomically
@@ -60,6 +60,8 @@ def reproduce(
     results: Path = RESULTS,
     data_dir: Path | None = None,
     at_once: int | None = None,
+    minutes: float | None = None,
+    within: float | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     from_records: Annotated[bool, Parameter(negative="")] = False,
     write_docs: Annotated[bool, Parameter(negative="")] = False,
@@ -69,7 +71,8 @@ def reproduce(
 
     Runs go through a fleet, which goes on where it was stopped. Record and metrics of each finished run are copied to
     RESULTS/CORPUS/SIZE-SETTING/ROW-seedN, and everything shown is built from there. Values that tuning chose are read from
-    RESULTS/CORPUS/chosen.toml; without it a row has those of its recipe. Status 1 says that a run failed.
+    RESULTS/CORPUS/chosen.toml; without it a row has those of its recipe. Status 1 says that a run failed; where --minutes are
+    up it is 0, and the same command goes on.
 
     Examples:
 
@@ -77,6 +80,7 @@ def reproduce(
         varsmooth reproduce ptb --size 512 --rows vanilla,element-kneser-ney --seeds 1,2,3
         varsmooth reproduce wikitext-2 --setting tuned
         varsmooth reproduce ptb --experiment gamma
+        varsmooth reproduce ptb --size 1024 --minutes 9 --within 25
         varsmooth reproduce ptb --setting tuned --choose-from sweeps/tuning
         varsmooth reproduce ptb --from-records --write-docs
 
@@ -87,7 +91,8 @@ def reproduce(
     size
         Units per layer, 512 or 1024.
     rows
-        Rows of the table with commas between them; all of them unless given (in the tuned setting: all that were tuned).
+        Rows of the table with commas between them; all of them unless given (in the tuned setting: all that were tuned). With
+        --experiment: its arms.
     seeds
         Such as 1,2,3; those that are planned for the corpus and size unless given.
     setting
@@ -95,7 +100,7 @@ def reproduce(
     budget
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
-        Instead of the table: gamma, ablation, data-size or cost.
+        Instead of the table: gamma, ablation, length, grid, alone, tuning-1024, data-size or cost.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them.
@@ -107,6 +112,11 @@ def reproduce(
         Where ptb/ and wikitext-2/ lie; else $VARSMOOTH_DATA.
     at_once
         How many runs train at the same time; 8 on a GPU and 1 on the CPU unless given.
+    minutes
+        After so many minutes save the runs under way and stop. No run is begun that would not end in time at the pace measured
+        so far.
+    within
+        With --minutes: begin also what would end within so many minutes, because the same command will be given again.
     dry_run
         Only say what is missing.
     from_records
@@ -120,12 +130,15 @@ def reproduce(
     out = out or Path("runs/reproduce") / corpus
     if choose_from is not None:
         return _say_chosen(choose(choose_from, plan, setting, results / corpus / FILE), json_)
+    limit = parse_limit(minutes, within)
     chosen, numbers = read_chosen(results / corpus / FILE), parse_seeds(seeds)
     jobs: list[Job] = []
     if experiment is not None:
         part = _experiment_part(corpus, experiment, budget)
         if experiment != COST:
-            jobs = experiment_jobs(named_experiments()[experiment], corpus, chosen, budget=budget, seeds=numbers)
+            jobs = experiment_jobs(
+                named_experiments()[experiment], corpus, chosen, budget=budget, seeds=numbers, arms=_names(rows)
+            )
     else:
         part = f"{corpus}/{table_group(size, setting, budget)}"
         # What was recorded in the tuned setting can be shown without knowing what was chosen.
@@ -139,7 +152,10 @@ def reproduce(
         if experiment == COST:
             measure_cost(results, cost_plans(resolve_device("auto")), _observe)
         else:
-            outcome = run_jobs(jobs, out / "fleet", results, Reporting(console), at_once=at_once, data_dir=data_dir)
+            at_once = 1 if experiment and named_experiments()[experiment].alone else at_once
+            outcome = run_jobs(
+                jobs, out / "fleet", results, Reporting(console), at_once=at_once, data_dir=data_dir, limit=limit
+            )
     page = build_page(results)
     written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
     _show(page, part, missing_jobs(jobs, results), written, json_)
@@ -214,6 +230,9 @@ def _status(outcome: FleetOutcome) -> int:
     if outcome.signal is not None:
         errors.print("varsmooth: stopped; the same command goes on")
         return 128 + outcome.signal
+    if outcome.out_of_time:
+        left = sum(record["status"] != "finished" for record in outcome.records)
+        errors.print(f"varsmooth: the time is up, {left} runs are left; the same command goes on")
     failed = [record for record in outcome.records if record["status"] == "failed"]
     for record in failed:
         errors.print(f"varsmooth: {record['name']} failed: {record.get('reason')}")

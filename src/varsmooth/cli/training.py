@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from varsmooth.cli.app import app, errors
-from varsmooth.cli.fleets import parse_trials, report_fleet
+from varsmooth.cli.fleets import parse_limit, parse_trials, report_fleet
 from varsmooth.config import override
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
@@ -31,6 +31,8 @@ def train(
     seed: int | None = None,
     seeds: str | None = None,
     at_once: int | None = None,
+    minutes: float | None = None,
+    within: float | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     tensorboard: Annotated[bool, Parameter(negative="")] = False,
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
@@ -41,7 +43,7 @@ def train(
     any time with Ctrl-C; `--resume` goes on bit for bit.
 
     A fleet makes such a folder for every recipe and seed. Its runs end, fail and are saved each on its own. The exit status
-    is 0, 1 where a run of a fleet failed, 2 for bad input, and 128 + n after signal n.
+    is 0, 1 where a run of a fleet failed, 2 for bad input, and 128 + n after signal n; it is 0, too, where --minutes were up.
 
     Examples:
 
@@ -72,6 +74,11 @@ def train(
         For a fleet: train every recipe with each of these, as in 1,2,3.
     at_once
         For a fleet: how many runs train at the same time; 8 on a GPU and 1 on the CPU unless given.
+    minutes
+        For a fleet: after so many minutes save the runs under way and stop; --resume goes on. No run is begun that would not
+        end in time at the pace measured so far.
+    within
+        With --minutes: begin also what would end within so many minutes, because the fleet will be resumed.
     set_
         Override a configuration key, as in `train.lr=0.004`; may be given more than once.
     tensorboard
@@ -89,8 +96,9 @@ def train(
                 "--resume takes everything from the run: leave out --out, --data, --recipe, --fleet, --seed, --seeds and --set"
             )
         if is_fleet(resume):
-            return report_fleet(resume_fleet(resume, reporting, at_once), resume, at_once, reporting.console, json_)
-        _refuse_fleet_options(seeds, at_once)
+            outcome = resume_fleet(resume, reporting, at_once, limit=parse_limit(minutes, within))
+            return report_fleet(outcome, resume, at_once, reporting.console, json_)
+        _refuse_fleet_options(seeds, at_once, minutes, within)
         return _report(resume_run(resume, reporting), resume, reporting.console, json_)
     if out is None:
         raise InputError("--out is missing: name the folder to make for the run, such as --out runs/first")
@@ -98,8 +106,9 @@ def train(
         if recipe or seed is not None:
             raise InputError("--fleet names its recipes and takes --seeds: leave out --recipe and --seed")
         trials = parse_trials(fleet, seeds, settings)
-        return report_fleet(start_fleet(trials, out, reporting, at_once), out, at_once, reporting.console, json_)
-    _refuse_fleet_options(seeds, at_once)
+        outcome = start_fleet(trials, out, reporting, at_once, limit=parse_limit(minutes, within))
+        return report_fleet(outcome, out, at_once, reporting.console, json_)
+    _refuse_fleet_options(seeds, at_once, minutes, within)
     config = override(load_recipe(recipe or "vanilla"), settings)
     if seed is not None:
         config = override(config, [f"train.seed={seed}"])
@@ -118,8 +127,8 @@ def recipes() -> None:
         print(name)
 
 
-def _refuse_fleet_options(seeds: str | None, at_once: int | None) -> None:
-    for flag, value in (("--seeds", seeds), ("--at-once", at_once)):
+def _refuse_fleet_options(seeds: str | None, at_once: int | None, minutes: float | None, within: float | None) -> None:
+    for flag, value in (("--seeds", seeds), ("--at-once", at_once), ("--minutes", minutes), ("--within", within)):
         if value is not None:
             raise InputError(f"{flag} is for a fleet: give --fleet with it, or leave it out")
 

@@ -51,6 +51,8 @@ class Site(IntEnum):
     OFFSET = 5
     INITIAL = 6
     GENERATE = 7
+    INPUT_ACTIVATION = 8
+    OUTPUT_ACTIVATION = 9
 
 
 class Stream(IntEnum):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -105,7 +106,7 @@ class SmoothedEmbedding(Smoothed):
         return self._finish(self._as_given(posterior.lookup(ids, key, first), given), given)
 
     def predicted(self, given: Tensor) -> Tensor:
-        return self._finish(F.embedding(given, self.table.posterior.mean()), given)
+        return self._finish(self.table.posterior.lookup_mean(given), given)
 
     def _columns(self, given: Tensor) -> int:
         """Return how many sequences the ids hold."""
@@ -165,7 +166,8 @@ class SmoothedHead(Smoothed):
         return self._score(given, _sample(posterior, window))
 
     def predicted(self, given: Tensor) -> Tensor:
-        return self._score(given, self.table.posterior.mean())
+        # The mean is not kept from pass to pass: weights change behind a version counter's back (``.data``, CUDA graphs).
+        return self.table.posterior.score_mean(given, self.module.bias)
 
     def _score(self, given: Tensor, table: Tensor) -> Tensor:
         return F.linear(given, table, self.module.bias)
@@ -174,16 +176,16 @@ class SmoothedHead(Smoothed):
         """Score the target by another word's vector where the input was replaced; every other logit stays."""
         labels, replaced = _labels_and_replaced(given, window)
         drops = posterior.dropout > 0 or posterior.variance > 0
-        logits = self._score(given, _sample(posterior.unsmoothed, window) if drops else posterior.weight)
+        table = _sample(posterior.unsmoothed, window) if drops else posterior.weight
         if not posterior.smooths:
-            return logits
+            return self._score(given, table)
         wanted, targets = replaced & (labels >= 0), labels.clamp(min=0)
         scores = self._scores_of_others(posterior, given.reshape(*labels.shape, -1), targets, wanted, window)
         if self.module.bias is not None:
             scores = scores + self.module.bias[targets]
-        flat, places = logits.view(-1, logits.shape[-1]), targets.reshape(-1, 1)
-        instead = torch.where(wanted.view(-1, 1), scores.reshape(-1, 1).to(flat.dtype), flat.gather(1, places))
-        return flat.scatter(1, places, instead).view(logits.shape)
+        logits = self._score(given.reshape(-1, given.shape[-1]), table)
+        instead: Tensor = _Instead.apply(logits, scores.reshape(-1, 1), targets.reshape(-1, 1), wanted.reshape(-1, 1))  # type: ignore[no-untyped-call]
+        return instead.view(*given.shape[:-1], -1)
 
     def _scores_of_others(
         self, posterior: EmbeddingPosterior, hidden: Tensor, targets: Tensor, wanted: Tensor, window: Window
@@ -193,6 +195,22 @@ class SmoothedHead(Smoothed):
             hidden, targets, wanted = (part.transpose(0, 1).contiguous() for part in (hidden, targets, wanted))
         scores = posterior.score_replaced(hidden, targets, key, wanted, how.scope, window.first_sequence)
         return scores.transpose(0, 1) if how.batch_first else scores
+
+
+class _Instead(torch.autograd.Function):
+    """Puts scores [n, 1] into logits [n, words] at ``places`` where ``wanted``, in place: copying logits takes time."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, scores: Tensor, places: Tensor, wanted: Tensor) -> Tensor:
+        ctx.mark_dirty(logits)
+        ctx.save_for_backward(places, wanted)
+        return logits.scatter_(1, places, torch.where(wanted, scores.to(logits.dtype), logits.gather(1, places)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (gradient,), (places, wanted) = gradients, ctx.saved_tensors
+        own = gradient.gather(1, places)
+        return gradient.scatter(1, places, own.masked_fill(wanted, 0)), own.masked_fill(~wanted, 0), None, None
 
 
 def _sample(posterior: EmbeddingPosterior, window: Window) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,9 +33,14 @@ class Calibration:
     confidence: float
 
 
-def judge(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return the parts of ``Judged`` [3, n] for logits [n, words]; overwrites the logits."""
-    nll = output.target_nll(logits, targets, temperature)
+def judge_each(logits: Tensor, targets: Tensor, temperatures: Sequence[float]) -> Tensor:
+    """Return the parts of ``Judged`` [temperatures, 3, n] for logits [n, words]."""
+    return torch.stack([judge(logits if each == 1 else logits / each, targets) for each in temperatures])
+
+
+def judge(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the parts of ``Judged`` [3, n] for logits [n, words]."""
+    nll = output.target_nll(logits, targets, temperature=1.0)
     highest, best = logits.max(-1)
     own = logits.gather(-1, targets[:, None])[:, 0]
     # The loss is log sum exp less the target's own logit, so the sum need not be taken again.

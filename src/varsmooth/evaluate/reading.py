@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -13,15 +14,18 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from varsmooth.evaluate import output
-from varsmooth.evaluate.calibration import Judged, judge
+from varsmooth.evaluate.calibration import Judged, judge_each
 from varsmooth.evaluate.columns import Columns, Step
 from varsmooth.evaluate.precision import full_precision
+from varsmooth.evaluate.side_by_side import SideBySide
 from varsmooth.model import Predict, RecurrentLanguageModel, Tables
 
 HIDDEN_BYTES = {"cpu": 1 << 30, "cuda": 1 << 33}
 """Hidden states kept, at most (on a GPU also a quarter of what is free); a stream with more is read for every question."""
 GATE_BYTES = 1 << 27
 """Gates of one window, at most."""
+HiddenByPair: TypeAlias = dict[tuple[str, bool], Tensor | None]
+"""By stream and whether the input table is the mode."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Reading:
     window: int
     hidden: Tensor | None
     """[steps, B, D]; None where it is too large to keep"""
+    source: object = None
+    """what a GPU may still be writing ``hidden`` with, so that it is not taken away meanwhile"""
 
     def evaluate(self, temperature: float = 1.0) -> Evaluation:
         """Return the mean loss at a temperature."""
@@ -64,7 +70,11 @@ class Reading:
 
     def judged(self, temperature: float = 1.0) -> Judged:
         """Return the loss of every token, and how sure and how right the prediction was."""
-        return Judged(*self._figures(partial(judge, temperature=temperature)))
+        return self.judged_at((temperature,))[0]
+
+    def judged_at(self, temperatures: Sequence[float]) -> list[Judged]:
+        """Return the same at several temperatures, from logits that are computed once."""
+        return [Judged(*parts) for parts in self._figures(partial(judge_each, temperatures=temperatures))]
 
     def targets(self) -> Tensor:
         """Return the tokens [tokens] in the order of the stream."""
@@ -143,9 +153,9 @@ def read_together(
             longest = max(each.tokens for each in columns.values())
             side_by_side = device.type == "cuda" and _fits(network, longest, len(columns) * len(inputs))
         window = bounded_window(network, len(columns) * len(inputs) if side_by_side else 1, window)
-        hidden = (_hidden_side_by_side if side_by_side else _hidden_one_by_one)(network, columns, inputs, window)
+        hidden, source = (_hidden_side_by_side if side_by_side else _hidden_one_by_one)(network, columns, inputs, window)
     return {
-        (name, predict): Reading(network, each, tables[predict], predict, window, hidden[name, predict == "mode"])
+        (name, predict): Reading(network, each, tables[predict], predict, window, hidden[name, predict == "mode"], source)
         for name, each in columns.items()
         for predict in predicts
     }
@@ -183,31 +193,35 @@ def _hidden_windows(network: RecurrentLanguageModel, columns: Columns, input_tab
 
 def _hidden_one_by_one(
     network: RecurrentLanguageModel, columns: Mapping[str, Columns], input_tables: Mapping[bool, Tensor], window: int
-) -> dict[tuple[str, bool], Tensor | None]:
+) -> tuple[HiddenByPair, None]:
     """Return the hidden states [steps, 1, D] of every stream by every input table, None where they are too many to keep."""
-    return {
-        (name, rule): _hidden(network, each, table, window)
-        for name, each in columns.items()
-        for rule, table in input_tables.items()
-    }
+    pairs = [(name, rule) for name in columns for rule in input_tables]
+    return {(name, rule): _hidden(network, columns[name], input_tables[rule], window) for name, rule in pairs}, None
 
 
 def _hidden_side_by_side(
     network: RecurrentLanguageModel, columns: Mapping[str, Columns], input_tables: Mapping[bool, Tensor], window: int
-) -> dict[tuple[str, bool], Tensor | None]:
+) -> tuple[HiddenByPair, SideBySide | None]:
     """Return the hidden states [steps, 1, D] of every stream by every input table, from one pass over the longest."""
     inputs = pad_sequence([each.inputs[:, 0] for each in columns.values()])
-
-    def windows() -> Iterator[Tensor]:
-        state = network.initial_state(len(columns) * len(input_tables))
-        for some in torch.split(inputs, window):
-            vectors = torch.cat([F.embedding(some, table) for table in input_tables.values()], dim=1)
-            hidden, state = network.stack(vectors, state, None)
-            yield hidden
-
+    tables = list(input_tables.values())
+    captured = SideBySide(network, inputs, tables, window) if inputs.is_cuda else None
+    if captured is not None:
+        joined = captured.read()
+    else:
+        joined = _joined(_windows_side_by_side(network, inputs, tables, window), len(inputs))
     pairs = [(name, rule) for rule in input_tables for name in columns]
-    hidden = torch.split(_joined(windows(), len(inputs)), 1, dim=1)
-    return {pair: part[: columns[pair[0]].tokens] for pair, part in zip(pairs, hidden, strict=True)}
+    hidden = torch.split(joined, 1, dim=1)
+    return {pair: part[: columns[pair[0]].tokens] for pair, part in zip(pairs, hidden, strict=True)}, captured
+
+
+def _windows_side_by_side(
+    network: RecurrentLanguageModel, inputs: Tensor, tables: Sequence[Tensor], window: int
+) -> Iterator[Tensor]:
+    state = network.initial_state(inputs.shape[1] * len(tables))
+    for some in torch.split(inputs, window):
+        hidden, state = network.stack(torch.cat([F.embedding(some, table) for table in tables], dim=1), state, None)
+        yield hidden
 
 
 def _joined(windows: Iterator[Tensor], steps: int) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 from varsmooth.config import Config, to_mapping
 from varsmooth.errors import InputError
-from varsmooth.text import Corpus
+from varsmooth.text import Corpus, Vocab
 from varsmooth.train.environment import environment
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.trainer import Trainer
@@ -30,6 +30,21 @@ def opening_record(config: Config, corpus: Corpus, trainer: Trainer) -> dict[str
         "config": to_mapping(config),
         **made_with,
         "results": [],
+    }
+
+
+def auto_config(config: Config, vocab: Vocab) -> dict[str, Any]:
+    """What the Auto classes of transformers look for, so that they load a run's folder as it is (``varsmooth.hf``)."""
+    return {
+        "model_type": "varsmooth",
+        "architectures": ["VarsmoothForCausalLM"],
+        "vocab_size": len(vocab),
+        "hidden_size": config.model.hidden,
+        "num_hidden_layers": config.model.layers,
+        "cell": config.model.cell,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), vocab.eos_id),
+        "tie_word_embeddings": config.model.tied,
+        "dtype": "float32",
     }
 
 

@@ -44,8 +44,7 @@ def final_results(model: LanguageModel, corpus: Corpus) -> Iterator[dict[str, An
     for predict in predicts:
         tuned = readings["valid", predict].best_temperature()
         for split in splits:
-            for is_tuned, temperature in ((False, 1.0), (True, tuned)):
-                yield _judged_result(split, readings[split, predict], temperature, is_tuned, counts)
+            yield from _judged_results(split, readings[split, predict], tuned, counts)
     samples = model.config.evaluate.samples
     if samples and model.network.smoothing.proposal is not None:
         for split, ids in splits.items():
@@ -53,13 +52,14 @@ def final_results(model: LanguageModel, corpus: Corpus) -> Iterator[dict[str, An
             yield from (_result(split, found, is_tuned=False) for found in evaluations)
 
 
-def _judged_result(split: str, reading: Reading, temperature: float, is_tuned: bool, counts: Tensor) -> dict[str, Any]:
-    """Return a result with bands and calibration, all from one pass over the logits."""
-    judged, targets = reading.judged(temperature), reading.targets()
-    nll = float(judged.nll.sum(dtype=torch.float64)) / len(targets)
-    found = _result(split, Evaluation(nll, len(targets), reading.predict, temperature), is_tuned)
-    bands = [asdict(band) for band in frequency_bands(judged.nll, targets, counts)]
-    return {**found, "bands": bands, "calibration": asdict(calibration_of(judged.confidence, judged.correct))}
+def _judged_results(split: str, reading: Reading, tuned: float, counts: Tensor) -> Iterator[dict[str, Any]]:
+    """Yield the results at temperature 1 and at the tuned one, with bands and calibration, from one pass over the logits."""
+    targets, temperatures = reading.targets(), (1.0, tuned)
+    for is_tuned, temperature, judged in zip((False, True), temperatures, reading.judged_at(temperatures), strict=True):
+        nll = float(judged.nll.sum(dtype=torch.float64)) / len(targets)
+        found = _result(split, Evaluation(nll, len(targets), reading.predict, temperature), is_tuned)
+        bands = [asdict(band) for band in frequency_bands(judged.nll, targets, counts)]
+        yield {**found, "bands": bands, "calibration": asdict(calibration_of(judged.confidence, judged.correct))}
 
 
 def _result(split: str, found: Evaluation, is_tuned: bool) -> dict[str, Any]:

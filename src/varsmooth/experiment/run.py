@@ -5,6 +5,7 @@ A run is a generator that gives way after each step and returns its record: one 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -19,7 +20,7 @@ from varsmooth.config import Config, load_config, to_toml
 from varsmooth.errors import InputError
 from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
 from varsmooth.experiment.failures import NO_MEMORY, Record, failure
-from varsmooth.experiment.opening import opening_record, refuse_changes
+from varsmooth.experiment.opening import auto_config, opening_record, refuse_changes
 from varsmooth.experiment.results import development_set, final_results
 from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for, opened_session
 from varsmooth.experiment.together import (
@@ -35,7 +36,7 @@ from varsmooth.train.checkpoint import load_latest_state
 from varsmooth.train.display import RunDisplay
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import Lane, settled
-from varsmooth.train.loop import Interrupted, Interruptions, Outcome, fit
+from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
 from varsmooth.train.trainer import NotFiniteError, Trainer
 
@@ -65,6 +66,7 @@ def new_run(config: Config, out: Path, session: Session) -> Steps:
     refuse_differences(ranks, config, corpus, trainer)
     with folder_to_create(out, ranks) as folder:
         folder.write(folder.config_path, to_toml(config).encode())
+        folder.write(folder.auto_path, json.dumps(auto_config(config, corpus.vocab), indent=2).encode())
         if ranks.first:
             corpus.vocab.save(folder.vocab_path)
         return (yield from _Run(folder, config, corpus, trainer, session).train())
@@ -135,6 +137,7 @@ class _Run:
 
     def train(self) -> Steps:
         """Train to the end, or to a signal, and return the record."""
+        self.session.gauge.progress = self.trainer.progress
         self._record("running")
         yield
         try:
@@ -144,10 +147,10 @@ class _Run:
             if not self.session.ranks.first:
                 return self._record("followed")
             if outcome.signal is not None:
-                return self._record("stopped", stopped_because="signal", signal=outcome.signal)
+                return self._stopped(outcome.signal)
             results = yield from self._final_results()
         except Interrupted as interrupted:
-            return self._record("stopped", stopped_because="signal", signal=interrupted.signal)
+            return self._stopped(interrupted.signal)
         except Exception as error:
             with suppress(OSError, InputError):  # where a full disk is the reason, there may be no room to say so
                 self._record("failed", **failure(error))
@@ -172,6 +175,10 @@ class _Run:
                 )
             )
 
+    def _stopped(self, signal: int) -> Record:
+        because = "time" if signal == OUT_OF_TIME else "signal"
+        return self._record("stopped", stopped_because=because, signal=signal)
+
     def _display(self) -> RunDisplay:
         settings, folder_name = self.config.train, self.folder.path.name
         return RunDisplay(
@@ -185,6 +192,8 @@ class _Run:
 
     def _final_results(self) -> Generator[None, None, list[Record]]:
         """Evaluate the best model, giving way after each pass over a split; nothing is lost where a signal ends one."""
+        if not self.config.evaluate.final:
+            return []
         model = LanguageModel.load(self.folder.path, str(self.trainer.device))
         passes = final_results(model, self.corpus)
         results: list[Record] = []

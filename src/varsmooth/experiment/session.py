@@ -20,6 +20,7 @@ from varsmooth.train.display import Screen
 from varsmooth.train.lane import Lane
 from varsmooth.train.loop import Interruptions
 from varsmooth.train.parallel import Ranks, joined
+from varsmooth.train.trainer import Progress
 
 SMALL = 64
 """Units up to which a model counts as small."""
@@ -56,6 +57,17 @@ class Corpora:
         return self._counts[key]
 
 
+@dataclass
+class Gauge:
+    """How far a run has come, for whoever conducts it among others."""
+
+    progress: Progress | None = None
+
+    @property
+    def step(self) -> int:
+        return 0 if self.progress is None else self.progress.step
+
+
 @dataclass(frozen=True)
 class Session:
     """What the runs of one process share."""
@@ -68,6 +80,8 @@ class Session:
     """the processes that train its run together; a fleet has none but this"""
     title: str | None = None
     """what a run is called where others are shown beside it"""
+    gauge: Gauge = field(default_factory=Gauge)
+    """of the run that it is given to; in a fleet each has its own"""
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Fleets: one process that trains many runs on one machine."""
 
+from varsmooth.fleet.clock import TimeLimit
 from varsmooth.fleet.driver import FleetOutcome, resume_fleet, start_fleet
 from varsmooth.fleet.trials import FLEET_FILE, Trial, is_fleet, read_trials, recipe_trials
 
 __all__ = [
     "FLEET_FILE",
     "FleetOutcome",
+    "TimeLimit",
     "Trial",
     "is_fleet",
     "read_trials",

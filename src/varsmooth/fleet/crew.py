@@ -10,6 +10,7 @@ from pathlib import Path
 
 from varsmooth.errors import InputError
 from varsmooth.experiment import (
+    Gauge,
     Record,
     Session,
     Steps,
@@ -23,7 +24,7 @@ from varsmooth.experiment import (
 from varsmooth.fleet.trials import Trial
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import Lane
-from varsmooth.train.loop import Interrupted, Interruptions
+from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions
 
 TURN = 4
 """Steps that a run takes before it is the next one's turn."""
@@ -63,6 +64,11 @@ class Member:
     lane: Lane
     steps: Steps
     reins: Reins
+    gauge: Gauge
+
+    @property
+    def steps_left(self) -> int:
+        return self.trial.config.train.steps - self.gauge.step
 
 
 class Crew:
@@ -79,10 +85,11 @@ class Crew:
     def begin(self, trial: Trial, path: Path) -> bool:
         """Build a run, or go on with the one in ``path``; False where a signal arrives meanwhile, and it came to nothing."""
         reins = Reins(self.session.interruptions)
-        session = replace(self.session, interruptions=reins, title=trial.name)
+        gauge = Gauge()
+        session = replace(self.session, interruptions=reins, gauge=gauge, title=trial.name)
         begun = RunFolder(path).config_path.is_file()
         steps = continued_run(path, session) if begun else new_run(trial.config, path, session)
-        member = Member(trial, path, lane_for(trial.config), steps, reins)
+        member = Member(trial, path, lane_for(trial.config), steps, reins, gauge)
         try:
             with self.session.interruptions.at_once(), member.lane.entered():
                 next(steps)
@@ -109,6 +116,12 @@ class Crew:
         for member in self.members:
             if member.trial.name == name:
                 member.reins.received = number
+
+    def stop_training(self) -> None:
+        """Have every run save its state and end, but for those that only have to be evaluated."""
+        for member in self.members:
+            if member.steps_left and member.reins.received is None:
+                member.reins.received = OUT_OF_TIME
 
     def abandon(self) -> None:
         """Leave the runs that an error of this program left under way; their last states stay."""

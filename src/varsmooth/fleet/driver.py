@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from varsmooth.errors import InputError
 from varsmooth.experiment import Record, Reporting, Session
+from varsmooth.fleet.clock import Clock, TimeLimit
 from varsmooth.fleet.crew import Crew, read_record
 from varsmooth.fleet.trials import FleetFolder, Trial
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 
 AT_ONCE_ON_GPU, AT_ONCE_ON_CPU = 8, 1
+Ended = Callable[[Trial, Record], None]
+"""Told of each run as it ends."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +27,38 @@ class FleetOutcome:
 
     records: list[Record]
     signal: int | None
+    out_of_time: bool = False
+    """whether runs were stopped, or not begun, because there was a limit"""
 
 
-def start_fleet(trials: Sequence[Trial], out: Path, reporting: Reporting, at_once: int | None = None) -> FleetOutcome:
+def start_fleet(
+    trials: Sequence[Trial],
+    out: Path,
+    reporting: Reporting,
+    at_once: int | None = None,
+    *,
+    limit: TimeLimit | None = None,
+    ended: Ended | None = None,
+) -> FleetOutcome:
     """Train every trial into a folder of its own in ``out``; the list is kept there, so that the fleet can be resumed."""
     number = _number_at_once(trials, at_once)
     with FleetFolder.create(out) as folder:
         folder.write_trials(trials)
-        return _train(folder, trials, reporting, number)
+        return _train(folder, trials, reporting, number, limit, ended)
 
 
-def resume_fleet(out: Path, reporting: Reporting, at_once: int | None = None) -> FleetOutcome:
+def resume_fleet(
+    out: Path,
+    reporting: Reporting,
+    at_once: int | None = None,
+    *,
+    limit: TimeLimit | None = None,
+    ended: Ended | None = None,
+) -> FleetOutcome:
     """Go on with every run that has not finished, a failed one too, and start those that have not begun."""
     with FleetFolder.open(out, lock=True) as folder:
         trials = folder.read_trials()
-        return _train(folder, trials, reporting, _number_at_once(trials, at_once))
+        return _train(folder, trials, reporting, _number_at_once(trials, at_once), limit, ended)
 
 
 def _number_at_once(trials: Sequence[Trial], wanted: int | None) -> int:
@@ -48,42 +69,95 @@ def _number_at_once(trials: Sequence[Trial], wanted: int | None) -> int:
     return wanted or (AT_ONCE_ON_GPU if any(on_gpu) else AT_ONCE_ON_CPU)
 
 
-def _train(folder: FleetFolder, trials: Sequence[Trial], reporting: Reporting, at_once: int) -> FleetOutcome:
+def _train(
+    folder: FleetFolder,
+    trials: Sequence[Trial],
+    reporting: Reporting,
+    at_once: int,
+    limit: TimeLimit | None,
+    ended: Ended | None,
+) -> FleetOutcome:
     with Screen(reporting.console, sum(trial.config.train.steps for trial in trials)) as screen:
         session = Session(screen, reporting.tensorboard)
         with session.interruptions:
-            fleet = _Fleet(folder.path, trials, session, at_once)
+            began = time.monotonic()
+            fleet = _Fleet(folder.path, trials, session, at_once, Clock(limit), ended)
             try:
                 fleet.train()
             finally:
                 fleet.crew.abandon()
-        return FleetOutcome([fleet.record(trial) for trial in trials], session.interruptions.received)
+                with suppress(OSError, InputError):  # a full disk is told of by the runs
+                    folder.add_seconds(time.monotonic() - began)
+        records, signal = [fleet.record(trial) for trial in trials], session.interruptions.received
+        return FleetOutcome(records, signal, out_of_time=signal is None and fleet.cut_short)
 
 
 class _Fleet:
     """The runs that wait, those under way, and the records of those that are through."""
 
-    def __init__(self, path: Path, trials: Sequence[Trial], session: Session, at_once: int) -> None:
-        self.path, self.at_once = path, at_once
-        self.records = {t.name: record for t in trials if (record := read_record(path / t.name)).get("status") == "finished"}
-        self.waiting = deque(trial for trial in trials if trial.name not in self.records)
+    def __init__(
+        self, path: Path, trials: Sequence[Trial], session: Session, at_once: int, clock: Clock, ended: Ended | None
+    ) -> None:
+        self.path, self.at_once, self.clock, self.tell = path, at_once, clock, ended
+        known = {trial.name: read_record(path / trial.name) for trial in trials}
+        self.records = {name: record for name, record in known.items() if record.get("status") == "finished"}
+        self.before = {name: int(record.get("steps") or 0) for name, record in known.items()}
+        waiting = [trial for trial in trials if trial.name not in self.records]
+        # What was begun comes first, so that few runs are left half done.
+        self.waiting = sorted(waiting, key=lambda trial: self.before[trial.name] == 0)
         self.crew = Crew(session, self._ended)
+        self.steps: dict[str, int] = {}
+        self.trained: dict[str, float] = {}
+        self.cut_short = False
         session.screen.advance_total(sum(t.config.train.steps for t in trials if t.name in self.records))
 
     def train(self) -> None:
-        """Take turns until all have ended, or a signal has made them save and end."""
+        """Take turns until all have ended, or a signal or the clock has made them save and end."""
         crew = self.crew
-        while crew.members or (self.waiting and not crew.stopping):
-            while self.waiting and len(crew.members) < self.at_once and not crew.stopping:
-                trial = self.waiting.popleft()
-                if not crew.begin(trial, self.path / trial.name):
-                    self.waiting.appendleft(trial)
+        while True:
+            self._refill()
+            if not crew.members:
+                break
             crew.take_turns()
+            self._look_at_progress()
+            if self.clock.up:
+                crew.stop_training()
+        self.cut_short = self.cut_short or bool(self.waiting)
 
     def record(self, trial: Trial) -> Record:
         """Return what is known of a run, whether or not it came to its turn."""
         opening = {"name": trial.name, "recipe": trial.config.name, "seed": trial.config.train.seed, "status": "not started"}
         return {**opening, **(self.records.get(trial.name) or read_record(self.path / trial.name))}
 
+    def _refill(self) -> None:
+        """Begin the runs that wait, as far as there is room for them and time."""
+        crew = self.crew
+        while self.waiting and len(crew.members) < self.at_once and not crew.stopping:
+            left = [member.steps_left for member in crew.members]
+            fitting = (t for t in self.waiting if self.clock.fits(t.config.train.steps - self.before[t.name], left))
+            trial = next(fitting, None)
+            if trial is None:
+                return
+            self.waiting.remove(trial)
+            if not crew.begin(trial, self.path / trial.name):
+                self.waiting.insert(0, trial)
+            self.steps.update({member.trial.name: member.gauge.step for member in crew.members[-1:]})
+
+    def _look_at_progress(self) -> None:
+        """Tell the clock how many steps were taken, and note which runs have only to be evaluated."""
+        taken = 0
+        for member in self.crew.members:
+            name = member.trial.name
+            taken += member.gauge.step - self.steps[name]
+            self.steps[name] = member.gauge.step
+            if not member.steps_left:
+                self.trained.setdefault(name, time.monotonic())
+        self.clock.stepped(taken)
+
     def _ended(self, trial: Trial, record: Record) -> None:
         self.records[trial.name] = record
+        if trial.name in self.trained:
+            self.clock.evaluated(time.monotonic() - self.trained[trial.name])
+        self.cut_short = self.cut_short or record.get("stopped_because") == "time"
+        if self.tell is not None:
+            self.tell(trial, record)

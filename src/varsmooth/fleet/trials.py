@@ -17,6 +17,7 @@ from varsmooth.train.folder import RunFolder
 
 FLEET_FORMAT = "varsmooth.fleet.1"
 FLEET_FILE = "fleet.json"
+SPENT_FILE = "spent.json"
 KEYS = ("name", "recipe", "set", "seed", "data")
 NAME = re.compile(r"\w[\w.+=,@-]*")
 """What serves as a folder's name everywhere: it is not hidden, and holds no separator and no space."""
@@ -43,6 +44,10 @@ class FleetFolder(RunFolder):
         text = json.dumps({"format": FLEET_FORMAT, "trials": listed}, indent=1, ensure_ascii=False, allow_nan=False)
         self.write(self.config_path, f"{text}\n".encode())
 
+    def add_seconds(self, seconds: float) -> None:
+        """Keep how long the fleet has trained, in all its calls."""
+        self.write(self.path / SPENT_FILE, json.dumps({"seconds": round(seconds_of(self.path) + seconds, 1)}).encode())
+
     def read_trials(self) -> list[Trial]:
         """Read the list back."""
         content = _parsed(self.config_path)
@@ -54,6 +59,14 @@ class FleetFolder(RunFolder):
             raise InputError(f"{self.config_path}: not a list of trials, each with a name and a config") from None
         trials = [Trial(name, config_from_mapping(config, f"{self.config_path}: {name!r}")) for name, config in pairs]
         return _checked(trials, str(self.config_path))
+
+
+def seconds_of(path: Path) -> float:
+    """How long the fleet in ``path`` has trained, 0 where nothing says so."""
+    try:
+        return float(json.loads((path / SPENT_FILE).read_bytes())["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 def is_fleet(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 
 from varsmooth.draws import DrawKey, Site
 from varsmooth.errors import InputError, check_choice
+from varsmooth.model.activations import dropped
 from varsmooth.model.recurrent import RecurrentStack
 from varsmooth.model.recurrent_run import State
 from varsmooth.ops.backend import Branch
+from varsmooth.ops.draw_matrices import Dropout
 from varsmooth.ops.draw_rows import GradientSink
 from varsmooth.ops.noise import noise, noise_inputs
 from varsmooth.posterior import (
@@ -28,6 +31,7 @@ from varsmooth.posterior import (
 )
 from varsmooth.proposal import Proposal
 
+DropoutKind = Literal["table", "activation"]
 Method = Literal["none", "noising", "variational"]
 Predict = Literal["mode", "mean", "mean-input"]
 
@@ -46,8 +50,10 @@ class Smoothing:
     kl: KLForm = "exact"
     dropout: float = 0.0
     dropout_granularity: Granularity = "element"
+    dropout_kind: DropoutKind = "table"
 
     def __post_init__(self) -> None:
+        check_choice("dropout_kind", self.dropout_kind, get_args(DropoutKind))
         if self.method != "none" and self.proposal is None:
             raise InputError(f"method {self.method!r} needs a proposal")
         if self.shared_draw and not (self.output == "table" and self.scope == "batch"):
@@ -59,6 +65,14 @@ class Smoothing:
     def drawn(self) -> Proposal | None:
         """The proposal that tables are drawn with: none unless the method is variational."""
         return self.proposal if self.method == "variational" else None
+
+    @property
+    def table_dropout(self) -> float:
+        return self.dropout if self.dropout_kind == "table" else 0.0
+
+    @cached_property
+    def activation_dropout(self) -> Dropout | None:
+        return Dropout(self.dropout) if self.dropout_kind == "activation" and self.dropout else None
 
 
 class Tables(NamedTuple):
@@ -105,8 +119,8 @@ class RecurrentLanguageModel(nn.Module):
             drawn = self.smoothing.drawn
             on_output = drawn if self.smoothing.output != "none" else None
             self._posteriors = (
-                self._posterior(self.input_table, drawn, self.smoothing.scope, self.smoothing.dropout),
-                self._posterior(self.output_table, on_output, "batch", self.smoothing.dropout),
+                self._posterior(self.input_table, drawn, self.smoothing.scope, self.smoothing.table_dropout),
+                self._posterior(self.output_table, on_output, "batch", self.smoothing.table_dropout),
             )
         return self._posteriors
 
@@ -128,7 +142,12 @@ class RecurrentLanguageModel(nn.Module):
         branch = Branch(self.input_table)
         own_sink = sink if self.own_output_table is None else GradientSink.of(self.own_output_table)
         vectors = q_input.lookup(inputs, input_key, first_sequence, dtype=self._vector_dtype, sink=sink)
+        activation = smoothing.activation_dropout
+        if activation is not None:
+            vectors = dropped(vectors, activation, key.at(Site.INPUT_ACTIVATION), first_sequence)
         hidden, state = self.stack(vectors, state, key.at(Site.RECURRENT), first_sequence)
+        if activation is not None:
+            hidden = dropped(hidden, activation, key.at(Site.OUTPUT_ACTIVATION), first_sequence)
         replaced = q_input.replaced(inputs, input_key, first_sequence) if smoothing.output == "target" else None
         loss = output_loss(
             hidden,

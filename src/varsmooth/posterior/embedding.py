@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from varsmooth.draws import DrawKey
@@ -157,8 +158,31 @@ class EmbeddingPosterior:
         if self.proposal is None or self.proposal.silent:
             return self.weight
         rate = self.proposal.rate.to(self.weight.dtype)[:, None]
-        centre = self.proposal.probs.to(self.weight.dtype) @ self.weight
-        return (1 - rate) * self.weight + rate * centre
+        return (1 - rate) * self.weight + rate * self._centre(self.proposal)
+
+    def lookup_mean(self, ids: Tensor) -> Tensor:
+        """Return ``mean()[ids]``, to the bit, without building the mean."""
+        vectors = F.embedding(ids, self.weight)
+        if self.proposal is None or self.proposal.silent:
+            return vectors
+        rate = self.proposal.rate.to(self.weight.dtype)[ids][..., None]
+        return (1 - rate) * vectors + rate * self._centre(self.proposal)
+
+    def score_mean(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return the products of ``hidden`` [..., D] with every row of ``mean()``, and ``bias`` added.
+
+        For few vectors the mean is not built: it would take longer than all the rest.
+        """
+        few = hidden.numel() < hidden.shape[-1] ** 2
+        if self.proposal is None or self.proposal.silent or not few:
+            return F.linear(hidden, self.mean(), bias)
+        scores = F.linear(hidden, self.weight)
+        of_centre = F.linear(hidden, self._centre(self.proposal)[None])
+        scores = torch.lerp(scores, of_centre.expand_as(scores), self.proposal.rate.to(scores.dtype).expand_as(scores))
+        return scores if bias is None else scores + bias.to(scores.dtype)
+
+    def _centre(self, proposal: Proposal) -> Tensor:
+        return proposal.probs.to(self.weight.dtype) @ self.weight
 
     def kl_weights(self, form: KLForm = "exact") -> Tensor:
         """Return c_v [V]: ``exact`` (eq. 6), ``printed`` (eq. 7, the sign mended) or ``plain`` (all ones)."""

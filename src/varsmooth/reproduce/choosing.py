@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 
 from varsmooth.config import to_mapping
 from varsmooth.errors import InputError
+from varsmooth.files import write_atomically
+from varsmooth.fleet.trials import SPENT_FILE, seconds_of
 from varsmooth.recipe import load_recipe
 from varsmooth.report.runs import RunSummary, flat_config, load_run
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Setting, Values
 from varsmooth.reproduce.chosen import Choice, Key, TuningTrial, best_of, read_chosen, write_chosen
+from varsmooth.reproduce.running import SPENT
 
 NOT_TUNED = ("name", "data.", "evaluate.")
 HOW_LONG = frozenset(
@@ -26,7 +30,21 @@ def choose(folder: Path, plan: CorpusPlan, setting: Setting, path: Path) -> dict
     """Choose for each row the best trial below ``folder`` and write that to ``path``; what was chosen for others stays."""
     found = choices_in(folder, plan, setting)
     write_chosen(path, {**read_chosen(path).choices, **found})
+    if seconds := sum(seconds_of(spent.parent) for spent in folder.rglob(SPENT_FILE)):
+        note_tuning(path.with_name(SPENT), folder, setting, seconds)
     return found
+
+
+def note_tuning(path: Path, folder: Path, setting: Setting, seconds: float) -> None:
+    """Add what a fleet of trials has cost to what was spent; a folder that is chosen from again replaces its line."""
+    records = [load_run(record.parent).record for record in sorted(folder.rglob("record.json"))]
+    hardware = next((found["hardware"].get("name") for found in records if found.get("hardware")), None)
+    ended = sum(record.get("status") == "finished" for record in records)
+    groups = [f"tuning-{setting}-{folder.name}"]
+    line = {"groups": groups, "runs": len(records), "finished": ended, "seconds": seconds, "hardware": hardware}
+    known = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    others = [text for text in known if json.loads(text)["groups"] != groups]
+    write_atomically(path, "".join(f"{text}\n" for text in [*others, json.dumps(line)]).encode())
 
 
 def choices_in(folder: Path, plan: CorpusPlan, setting: Setting) -> dict[Key, Choice]:

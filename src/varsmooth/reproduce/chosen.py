@@ -28,8 +28,8 @@ Key: TypeAlias = tuple[Setting, int, str]
 """Setting, size and row."""
 FORMAT = "varsmooth.chosen.1"
 FILE = "chosen.toml"
-INHERITED = ("train.lr", "train.l2", "smoothing.gamma")
-"""What a larger model takes from the smaller one where its own entry does not say."""
+NOT_INHERITED = ("dropout.tables",)
+"""What a larger model does not take from the smaller one; the paper, too, gives it another."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,13 @@ class Chosen:
             raise InputError(
                 f"{self.source}: has no [tuned.{size}.{row}]; tune the row on the development set and write what it chose there"
             )
+        return {**self.inherited(setting, size, row), **(found.set if found else {})}
+
+    def inherited(self, setting: Setting, size: int, row: str) -> Values:
+        """Return what a row takes from the next smaller size."""
         smaller = [key for key in self.choices if (key[0], key[2]) == (setting, row) and key[1] < size]
         below = self.choices[max(smaller, key=lambda key: key[1])].set if smaller else {}
-        inherited = {key: value for key, value in below.items() if key in INHERITED}
-        return {**inherited, **(found.set if found else {})}
+        return {key: value for key, value in below.items() if key not in NOT_INHERITED}
 
     def tuned_rows(self, size: int) -> list[str]:
         """Return the rows that were tuned at a size."""

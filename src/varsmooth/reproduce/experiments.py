@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from varsmooth.errors import InputError, nearest
 from varsmooth.recipe import load_recipe
 from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
-from varsmooth.reproduce.catalogue import Budget, Values, budget_values, packaged
+from varsmooth.reproduce.catalogue import SIZES, Budget, Setting, Values, budget_values, packaged
 from varsmooth.reproduce.chosen import Chosen
-from varsmooth.reproduce.jobs import Job, changed
+from varsmooth.reproduce.jobs import Job, changed, table_group
 from varsmooth.reproduce.markdown import not_run, paragraphs, seeds_shown, shown
-from varsmooth.reproduce.records import load_group, perplexity
+from varsmooth.reproduce.records import load_group, over_seeds, perplexity
 
 SHARE = "share"
 """What an experiment varies where it cuts the training text."""
+EVALUATIONS = 20
+"""How often a run is evaluated where its length is the experiment's own: short runs must not miss their best."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,12 @@ class Arm:
     label: str
     set: Values = field(default_factory=dict)
     variants: tuple[Values, ...] = ({},)
+    grid: Mapping[str, list[Any]] = field(default_factory=dict)
+    """instead of variants: lists of values, of which every combination is one"""
+    table: bool = False
+    """whether its runs are those of the row in the table of the paper's setting, so that there is nothing to train"""
+    predict: str | None = None
+    """by what it predicts, where that is not as its recipe says"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,12 @@ class Experiment:
     steps: tuple[int, ...] = ()
     """of each value, where they differ"""
     size: int = 512
+    setting: Setting = "paper"
+    """tuned: over what a smaller size was tuned to, for the rows that were"""
+    trials: bool = False
+    """whether its runs are trials, judged by their best on the development set alone"""
+    alone: bool = False
+    """whether its runs must have the machine to themselves, because their time is what is asked for"""
 
 
 @cache
@@ -57,28 +73,47 @@ def named_experiments() -> dict[str, Experiment]:
 
 
 def experiment_jobs(
-    experiment: Experiment, corpus: str, chosen: Chosen, *, budget: Budget = "full", seeds: Sequence[int] = ()
+    experiment: Experiment,
+    corpus: str,
+    chosen: Chosen,
+    *,
+    budget: Budget = "full",
+    seeds: Sequence[int] = (),
+    arms: Sequence[str] = (),
 ) -> list[Job]:
-    """Return the runs of an experiment on a corpus, over the values that were chosen in the paper's setting."""
+    """Return the runs of an experiment on a corpus, over what was chosen in its setting; ``arms`` chooses some of them."""
     group = group_of(experiment, budget)
     jobs = []
-    for arm in experiment.arms:
+    for arm in _arms_to_run(experiment, chosen, arms):
         recipe = load_recipe(f"{arm.row}/{corpus}-{experiment.size}")
+        base = _base_values(experiment, chosen, arm)
         for place, value in enumerate(experiment.values or (None,)):
             own = _point_values(experiment, place)
             for number, variant in enumerate(arm.variants):
-                values = {
-                    **chosen.values("paper", experiment.size, arm.row),
-                    **arm.set,
-                    **own,
-                    **variant,
-                    **budget_values(budget),
-                }
+                values = {**base, **arm.set, **own, **variant, **budget_values(budget)}
                 for seed in seeds or experiment.seeds:
                     config = changed(recipe, {**values, "train.seed": seed}, f"{group}, {arm.name}")
                     share = value if experiment.vary == SHARE and value is not None else 1.0
                     jobs.append(Job(corpus, group, f"{point_name(arm, value, number)}-seed{seed}", config, share))
     return jobs
+
+
+def _arms_to_run(experiment: Experiment, chosen: Chosen, names: Sequence[str]) -> list[Arm]:
+    known = [arm.name for arm in experiment.arms]
+    for name in names:
+        if name not in known:
+            raise InputError(f"--rows: {name!r} is no arm of {experiment.name}{nearest(name, known)}; arms: {', '.join(known)}")
+    arms = [arm for arm in experiment.arms if not arm.table and (not names or arm.name in names)]
+    if experiment.setting == "tuned":
+        tuned = chosen.tuned_rows(min(SIZES))
+        arms = [arm for arm in arms if arm.row in tuned]
+    return arms
+
+
+def _base_values(experiment: Experiment, chosen: Chosen, arm: Arm) -> Values:
+    if experiment.setting == "tuned":
+        return chosen.inherited("tuned", experiment.size, arm.row)
+    return chosen.values("paper", experiment.size, arm.row)
 
 
 def group_of(experiment: Experiment, budget: Budget) -> str:
@@ -114,7 +149,10 @@ def curves(
 
 def experiment_table(experiment: Experiment, results: Path, corpus: str, budget: Budget = "full") -> str:
     """Return what the records of an experiment say, with gaps for what has not been run."""
-    return (_curve_table if experiment.vary else _arms_table)(experiment, results, corpus, budget)
+    if experiment.alone:
+        return _times_table(experiment, results, corpus, budget)
+    kind = _trials_table if experiment.trials else _curve_table if experiment.vary else _arms_table
+    return kind(experiment, results, corpus, budget)
 
 
 def _curve_table(experiment: Experiment, results: Path, corpus: str, budget: Budget) -> str:
@@ -142,14 +180,44 @@ def _gains(experiment: Experiment, found: dict[str, list[tuple[float, Spread]]])
 
 def _arms_table(experiment: Experiment, results: Path, corpus: str, budget: Budget) -> str:
     records = load_group(results, corpus, group_of(experiment, budget))
+    in_table = load_group(results, corpus, table_group(experiment.size, experiment.setting, budget))
     rows, missing = [], []
     for arm in experiment.arms:
         runs = records.get(point_name(arm, None, 0), [])
+        if arm.table:
+            runs = [run for run in in_table.get(arm.row, []) if run.seed in experiment.seeds]
         missing += [] if runs else [arm.label]
-        figures = [perplexity(runs, "valid"), *(perplexity(runs, "test", tuned=tuned) for tuned in (False, True))]
+        cells = [("valid", False), ("test", False), ("test", True)]
+        figures = [perplexity(runs, split, arm.predict, tuned=tuned) for split, tuned in cells]
         rows.append([arm.label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
     header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
     return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
+
+
+def _trials_table(experiment: Experiment, results: Path, corpus: str, budget: Budget) -> str:
+    """Return the best development perplexity of every trial."""
+    records = load_group(results, corpus, group_of(experiment, budget))
+    rows = []
+    for arm in experiment.arms:
+        for number, variant in enumerate(arm.variants):
+            if runs := records.get(point_name(arm, None, number), []):
+                values = ", ".join(f"`{key}={value}`" for key, value in variant.items())
+                rows.append([arm.label, values, shown(over_seeds(runs, lambda run: run.best_valid))])
+    return markdown.table(["model", "values", "best valid"], rows, texts=2) if rows else not_run(["trials"], 1)
+
+
+def _times_table(experiment: Experiment, results: Path, corpus: str, budget: Budget) -> str:
+    """Return how long each run took, its evaluation included, and on what."""
+    records = load_group(results, corpus, group_of(experiment, budget))
+    rows = []
+    for arm in experiment.arms:
+        for run in records.get(point_name(arm, None, 0), []):
+            steps, minutes = run.record.get("steps"), float(run.record.get("seconds") or 0.0) / 60
+            hardware = str((run.record.get("hardware") or {}).get("name"))
+            each = float(run.record.get("ms_per_step") or 0.0)
+            rows.append([arm.label, hardware, f"{steps:,}", shown(each), shown(minutes), shown(perplexity([run], "test"))])
+    header = ["model", "hardware", "steps", "ms/step", "minutes in all", "test"]
+    return markdown.table(header, rows, texts=2) if rows else not_run(["times"], 1)
 
 
 def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
@@ -157,13 +225,23 @@ def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None
 
 
 def _point_values(experiment: Experiment, place: int) -> Values:
-    values: Values = {"train.steps": experiment.steps[place]} if experiment.steps else {}
+    values: Values = {}
+    if experiment.steps:
+        steps = experiment.steps[place]
+        values = {"train.steps": steps, "train.eval_every": max(1, steps // EVALUATIONS)}
     if experiment.vary and experiment.vary != SHARE:
         values[experiment.vary] = experiment.values[place]
     return values
 
 
 def _experiment(name: str, about: dict[str, Any]) -> Experiment:
-    arms = tuple(Arm(**{**arm, "variants": tuple(arm.get("variants", [{}]))}) for arm in about.pop("arms"))
+    arms = tuple(_arm(arm) for arm in about.pop("arms"))
     lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     return Experiment(name=name, arms=arms, **lists)
+
+
+def _arm(about: dict[str, Any]) -> Arm:
+    variants = tuple(about.get("variants", [{}]))
+    if grid := about.get("grid"):
+        variants = tuple(dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+    return Arm(**{**about, "variants": variants})

@@ -12,11 +12,15 @@ from pathlib import Path
 from varsmooth.reproduce import cost, markdown, tables
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, Budget, CorpusPlan, corpora
 from varsmooth.reproduce.chosen import FILE, read_chosen
-from varsmooth.reproduce.experiments import Experiment, curves, experiment_table, group_of, named_experiments
+from varsmooth.reproduce.data_cost import data_cost_table
+from varsmooth.reproduce.experiments import SHARE, Experiment, curves, experiment_table, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, paragraphs
 from varsmooth.reproduce.pictures import line_chart
 from varsmooth.reproduce.running import SPENT
+
+FIGURES = ("ptb/gamma", "wikitext-2/data-size", "cost")
+"""The parts whose pictures the README shows."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Page:
 
     parts: dict[str, str]
     pictures: dict[str, Callable[[], bytes]]
+
+    @property
+    def has_headline(self) -> bool:
+        """Whether any figure of the headline table is ours."""
+        return not _is_empty(self.parts["headline"])
 
     def with_links(self, document: Path, images: Path) -> dict[str, str]:
         """Return the parts as a document in the folder ``document`` shows them; both are relative to one root."""
@@ -47,7 +56,14 @@ def build_page(results: Path) -> Page:
             for budget in BUDGETS if plan.name in experiment.corpora else ():
                 _add_experiment(page, results, plan, experiment, budget)
     _add_cost(page, results)
+    page.parts["figures"] = paragraphs(*(_picture(page, name) for name in FIGURES))
     return page
+
+
+def _picture(page: Page, part: str) -> str:
+    """The first picture of a part, if it has one."""
+    first = page.parts[part].partition("\n")[0]
+    return first if first.startswith("![") else ""
 
 
 def corpus_page(page: Page, plan: CorpusPlan) -> str:
@@ -107,12 +123,14 @@ def _add_experiment(page: Page, results: Path, plan: CorpusPlan, experiment: Exp
     if any(len(points) > 1 for points in found.values()):
         picture = f"{plan.name}-{group}.png"
         title = f"{experiment.title}, {plan.title}"
-        log = experiment.vary == "share"
+        log = experiment.vary in (SHARE, "train.steps")
         page.pictures[picture] = partial(
             line_chart, found, title=title, across=experiment.axis, up=f"{experiment.split} perplexity", logarithmic=log
         )
         text = paragraphs(f"![{title}]({picture})", text)
     page.parts[f"{plan.name}/{group}"] = text
+    if experiment.vary == SHARE and budget == "full":
+        page.parts[f"{plan.name}/{group}/cost"] = data_cost_table(experiment, results, plan.name)
 
 
 def _add_cost(page: Page, results: Path) -> None:

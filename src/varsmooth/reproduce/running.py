@@ -10,9 +10,10 @@ from typing import Any
 
 from varsmooth.config import load_config, to_mapping
 from varsmooth.errors import InputError
-from varsmooth.experiment import Reporting, from_anywhere
+from varsmooth.experiment import Record, Reporting, from_anywhere
 from varsmooth.files import write_atomically
-from varsmooth.fleet import FleetOutcome, Trial, is_fleet, resume_fleet, start_fleet
+from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, is_fleet, resume_fleet, start_fleet
+from varsmooth.fleet.driver import Ended
 from varsmooth.fleet.trials import FleetFolder
 from varsmooth.report.runs import flat_config
 from varsmooth.reproduce.jobs import Job, changed
@@ -37,21 +38,28 @@ def run_jobs(
     *,
     at_once: int | None = None,
     data_dir: Path | None = None,
+    limit: TimeLimit | None = None,
 ) -> FleetOutcome:
-    """Train the jobs that have no record yet into the fleet ``out``, going on with what is there, and keep their records."""
+    """Train the jobs that have no record yet into the fleet ``out``, going on with what is there; keep each record as it comes.
+
+    ``limit``: see ``TimeLimit``; what it leaves undone is left for the next call.
+    """
     collect(jobs, out, results)
     missing = missing_jobs(jobs, results)
     if not missing:
         return FleetOutcome([], None)
     trials = [_trial(job, out, data_dir) for job in missing]
     _refuse_other_runs(trials, out)
-    began = time.monotonic()
+    by_name, spent = {job.trial_name: job for job in missing}, _Spent(results / missing[0].corpus / SPENT, missing)
+
+    def ended(trial: Trial, record: Record) -> None:
+        spent.note(len(collect([by_name[trial.name]], out, results)), record)
+
     try:
-        outcome = _train(trials, out, reporting, at_once)
+        return _train(trials, out, reporting, at_once, limit, ended)
     finally:
-        kept = collect(missing, out, results)
-    _note_time(results / missing[0].corpus / SPENT, missing, kept, time.monotonic() - began, outcome)
-    return outcome
+        collect(missing, out, results)
+        spent.note()
 
 
 def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:
@@ -73,12 +81,14 @@ def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:
     return kept
 
 
-def _train(trials: list[Trial], out: Path, reporting: Reporting, at_once: int | None) -> FleetOutcome:
+def _train(
+    trials: list[Trial], out: Path, reporting: Reporting, at_once: int | None, limit: TimeLimit | None, ended: Ended
+) -> FleetOutcome:
     if not is_fleet(out):
-        return start_fleet(trials, out, reporting, at_once)
+        return start_fleet(trials, out, reporting, at_once, limit=limit, ended=ended)
     with FleetFolder.open(out, lock=True) as folder:
         folder.write_trials(trials)
-    return resume_fleet(out, reporting, at_once)
+    return resume_fleet(out, reporting, at_once, limit=limit, ended=ended)
 
 
 def _trial(job: Job, out: Path, data_dir: Path | None) -> Trial:
@@ -126,10 +136,18 @@ def _without_paths(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "data": {**data, "name": Path(data.get("name", "")).name}, "config": {**config, "data": named}}
 
 
-def _note_time(path: Path, jobs: Sequence[Job], kept: Sequence[Job], seconds: float, outcome: FleetOutcome) -> None:
-    """Add a line on what this fleet has cost; a run's own seconds include the turns of the others."""
-    hardware = next((record["hardware"]["name"] for record in outcome.records if record.get("hardware")), None)
-    groups = list(dict.fromkeys(job.group for job in jobs))
-    line = {"groups": groups, "runs": len(jobs), "finished": len(kept), "seconds": round(seconds, 1), "hardware": hardware}
-    known = path.read_bytes() if path.is_file() else b""
-    write_atomically(path, known + json.dumps(line).encode() + b"\n")
+class _Spent:
+    """A line on what this fleet has cost so far, written anew as runs end; a run's own seconds include the others' turns."""
+
+    def __init__(self, path: Path, jobs: Sequence[Job]) -> None:
+        self.path, self.began = path, time.monotonic()
+        self.known = path.read_bytes() if path.is_file() else b""
+        self.line: dict[str, Any] = {"groups": list(dict.fromkeys(job.group for job in jobs)), "runs": len(jobs)}
+        self.finished, self.hardware = 0, None
+
+    def note(self, finished: int = 0, record: Record | None = None) -> None:
+        self.finished += finished
+        self.hardware = self.hardware or ((record or {}).get("hardware") or {}).get("name")
+        seconds = round(time.monotonic() - self.began, 1)
+        line = {**self.line, "finished": self.finished, "seconds": seconds, "hardware": self.hardware}
+        write_atomically(self.path, self.known + json.dumps(line).encode() + b"\n")

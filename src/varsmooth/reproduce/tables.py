@@ -12,6 +12,7 @@ from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
+from varsmooth.reproduce.data_cost import steps_to
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs, seeds_shown, shown
 from varsmooth.reproduce.records import load_group, over_seeds, perplexity, result_of, sampled_perplexity
@@ -28,7 +29,8 @@ def main_table(results: Path, plan: CorpusPlan, group: str) -> str:
     header = ["model", "seeds", "valid, paper", "valid", "test, paper", "test", "below the paper", "test, tuned temperature"]
     rows = [_main_row(plan.name, size, row, runs.get(row.name, [])) for row in plan.rows]
     missing = [row.label for row in plan.rows if row.name not in runs]
-    return paragraphs(markdown.table(header, rows), _gains(plan, runs), not_run(missing, len(plan.rows)))
+    told = [_gains(plan, runs), _interpolation(plan.name, size, runs)]
+    return paragraphs(markdown.table(header, rows), *told, not_run(missing, len(plan.rows)))
 
 
 def predictions_table(results: Path, plan: CorpusPlan, group: str) -> str:
@@ -73,7 +75,7 @@ def speed_table(results: Path, plan: CorpusPlan, group: str) -> str:
     rows = []
     for row in _present(plan, runs):
         members = runs[row.name]
-        steps = over_seeds(members, partial(_steps_to, goal=goal))
+        steps = over_seeds(members, partial(steps_to, goal=goal))
         times = [over_seeds(members, partial(_minutes, goal=figure)) for figure in (goal, None)]
         rows.append([row.label, shown(steps, 0), *(shown(time, 1) for time in times)])
     header = ["model", f"steps to {goal} on valid", "minutes to it", "minutes in all"]
@@ -135,7 +137,8 @@ def headline_table(results: Path) -> str:
                     *(shown(perplexity(it, "test")) for it in ours),
                 ]
             rows.append(cells)
-    return paragraphs(markdown.table(header, rows), "" if any(runs.values()) else not_run(["all"], 1))
+    known = any(row.name in found for found in runs.values() for row in plans[0].rows if row.headline)
+    return paragraphs(markdown.table(header, rows), "" if known else not_run(["all"], 1))
 
 
 def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
@@ -172,6 +175,21 @@ def _gains(plan: CorpusPlan, runs: Runs) -> str:
     return f"Below tied vanilla on test: {'; '.join(sentences)}." if sentences else ""
 
 
+def _interpolation(corpus: str, size: int, runs: Runs) -> str:
+    """Say which of the two schemes is ahead in smoothing words, and which was in the paper."""
+    rows = ("smoothing-linear-interpolation", "smoothing-kneser-ney")
+    ours = [perplexity(runs.get(row, []), "test") for row in rows]
+    theirs = [paper_cell(corpus, size, row).test for row in rows]
+    if ours[0] is None or ours[1] is None:
+        return ""
+    told = "" if theirs[0] is None or theirs[1] is None else f"; in the paper {_compared(theirs[0] - theirs[1])}"
+    return f"Word smoothing by linear interpolation is {_compared(ours[0].mean - ours[1].mean)} Kneser-Ney on test{told}."
+
+
+def _compared(difference: float) -> str:
+    return f"{abs(difference):.1f} {'below' if difference < 0 else 'above'}"
+
+
 def _present(plan: CorpusPlan, runs: Runs) -> list[Row]:
     return [row for row in plan.rows if row.name in runs]
 
@@ -201,13 +219,9 @@ def _relative(plain: Spread | None, smoothed: Spread | None) -> str:
     return markdown.NOTHING if plain is None or smoothed is None else f"{1 - smoothed.mean / plain.mean:.1%}"
 
 
-def _steps_to(run: RunSummary, goal: float) -> float | None:
-    return next((float(step) for step, value in run.curve if value <= goal), None)
-
-
 def _minutes(run: RunSummary, goal: float | None) -> float | None:
     """The minutes to a perplexity, or of the whole run, its share of the others' turns included."""
-    steps = run.record.get("steps") if goal is None else _steps_to(run, goal)
+    steps = run.record.get("steps") if goal is None else steps_to(run, goal)
     each = run.record.get("ms_per_step")
     return None if steps is None or each is None else float(steps * each / 60_000)
 

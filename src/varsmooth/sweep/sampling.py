@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from varsmooth.sweep.space import DIGITS, Choice, Space
+from varsmooth.config import Config
+from varsmooth.sweep.space import DIGITS, Choice, Space, finite_size, point_at, recipe_point
 from varsmooth.sweep.study import Pruner, Sampler
 
 if TYPE_CHECKING:
     import optuna
+
+MOST_POINTS = 10_000
 
 
 def seeded_sampler(optuna: Any, options: Sampler, site: str) -> Any:
@@ -20,6 +24,18 @@ def seeded_sampler(optuna: Any, options: Sampler, site: str) -> Any:
     if options.kind == "tpe":
         return optuna.samplers.TPESampler(n_startup_trials=options.startup_trials, seed=seed, constant_liar=True)
     return optuna.samplers.RandomSampler(seed=seed)
+
+
+def first_points(options: Sampler, config: Config, space: Space, seed: str) -> list[dict[str, Any]]:
+    """What the first trials have, as far as the study and not the sampler decides that: the recipe's values, distinct ones."""
+    first = [recipe_point(config, space)] if options.recipe_first else []
+    if not options.distinct or (size := finite_size(space)) is None:
+        return first
+    wanted = size if options.kind == "random" else options.startup_trials
+    # One more, because the recipe's may be among them.
+    places = random.Random(seed).sample(range(size), min(size, wanted + 1, MOST_POINTS))
+    others = [point for place in places if (point := point_at(space, place)) not in first]
+    return [*first, *others][: max(wanted, len(first))]
 
 
 def rounded(params: Mapping[str, Any], space: Space) -> dict[str, Any]:

@@ -67,6 +67,33 @@ def grid(space: Space) -> Iterator[dict[str, Any]]:
         yield dict(zip(space, row, strict=True))
 
 
+def finite_size(space: Space) -> int | None:
+    """How many combinations there are; None where a range has no step."""
+    return None if any(isinstance(found, Range) and found.step is None for found in space.values()) else grid_size(space)
+
+
+def point_at(space: Space, place: int) -> dict[str, Any]:
+    """The combination at a place of the grid, without those before it."""
+    found: dict[str, Any] = {}
+    for key, dimension in reversed(space.items()):
+        values = dimension.values if isinstance(dimension, Choice) else dimension.values()
+        place, index = divmod(place, len(values))
+        found[key] = values[index]
+    return {key: found[key] for key in space}
+
+
+def recipe_point(config: Config, space: Space) -> dict[str, Any]:
+    """The values that a configuration has for the keys of a space, as far as they lie in it."""
+    values = {key: getattr(getattr(config, key.partition(".")[0]), key.partition(".")[2]) for key in space}
+    return {key: value for key, value in values.items() if _holds(space[key], value)}
+
+
+def _holds(dimension: Dimension, value: Any) -> bool:
+    if isinstance(dimension, Choice):
+        return value in dimension.values
+    return value in dimension.values() if dimension.step is not None else dimension.low <= value <= dimension.high
+
+
 def grid_size(space: Space) -> int:
     """How many combinations there are."""
     return math.prod(len(found.values) if isinstance(found, Choice) else len(found.values()) for found in space.values())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from varsmooth.config import Config
 from varsmooth.errors import InputError
 from varsmooth.sweep.claims import Claim, Claims
-from varsmooth.sweep.sampling import pruner_of, rounded, seeded_sampler, suggest
+from varsmooth.sweep.sampling import first_points, pruner_of, rounded, seeded_sampler, suggest
 from varsmooth.sweep.space import Choice, Space, grid, with_values
 from varsmooth.sweep.storage import Store
 from varsmooth.sweep.study import Arm, Budget, Pruner, Sampler, Study
@@ -102,11 +102,14 @@ class Stage:
         for trial in self.trials():
             by_slot.setdefault(trial.user_attrs[SLOT], []).append(trial)
         points = self._points() if self.sampler.kind == "grid" else []
+        points = points or first_points(self.sampler, self.arm.config, self.space, f"{self.sampler.seed} {self.title}")
         for slot in self.wanted():
             known = by_slot.get(slot, [])
             if any(not trial.state.is_finished() or self.is_outcome(trial) for trial in known):
                 continue
-            params = next((dict(trial.params) for trial in reversed(known) if trial.params), points[slot] if points else {})
+            params = next(
+                (dict(trial.params) for trial in reversed(known) if trial.params), points[slot] if slot < len(points) else {}
+            )
             self.store.attempt(self.optuna_study.enqueue_trial, params, user_attrs={SLOT: slot})
 
     def claim(self, claims: Claims, *, asked: bool = False, take_back: bool = False) -> Ticket | None:

@@ -41,6 +41,7 @@ def build_network(config: Config, words: int, proposal: Proposal | None) -> Recu
         kl=config.smoothing.kl,
         dropout=config.dropout.tables,
         dropout_granularity=config.dropout.tables_granularity,
+        dropout_kind=config.dropout.kind,
     )
     stack = RecurrentStack(
         config.model.cell,

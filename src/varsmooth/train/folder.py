@@ -21,7 +21,7 @@ RECORD_FORMAT = "varsmooth.record.1"
 LOCK = ".lock"
 STATE_NAME = re.compile(r"state-(\d{8,})\.safetensors")
 LEFTOVER = re.compile(
-    r"\.(fleet\.json|config\.toml|vocab\.txt|metrics\.jsonl|record\.json|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
+    r"\.(fleet\.json|config\.toml|config\.json|vocab\.txt|metrics\.jsonl|record\.json|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
 )
 """A file that a killed process had not finished writing."""
 
@@ -44,6 +44,7 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.config_path = self.path / "config.toml"
+        self.auto_path = self.path / "config.json"
         self.vocab_path = self.path / "vocab.txt"
         self.metrics_path = self.path / "metrics.jsonl"
         self.record_path = self.path / "record.json"

@@ -15,6 +15,8 @@ from varsmooth.train.trainer import Trainer
 from varsmooth.train.writer import Writer
 
 Metrics = dict[str, Any]
+OUT_OF_TIME = -1
+"""What stands for a signal where a run is stopped because the time given to its process is up."""
 
 
 class Display(Protocol):

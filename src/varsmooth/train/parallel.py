@@ -27,6 +27,8 @@ TIMEOUT = timedelta(seconds=120)
 """How long a process waits for the others in the middle of a step; one that has died is noticed sooner."""
 PAUSE = 0.01
 """Seconds between two looks at whether another process has spoken."""
+RELEASE = 0.2
+"""Seconds for gloo's thread to let go of its last sum."""
 
 
 class LostError(InputError):
@@ -133,6 +135,8 @@ class Ranks:
         if distributed.get_backend() == "nccl":
             torch.cuda.synchronize()  # what is still queued may wait for the others
         self._store = None
+        # Gloo's thread takes Python's lock to let go of its last sum, and ending gloo waits for that thread with the lock held.
+        time.sleep(RELEASE)
         distributed.destroy_process_group()
 
     @staticmethod

@@ -1,0 +1,143 @@
+"""A finished run as a folder that transformers loads: weights, configuration, tokenizer and model card."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers.utils import logging
+
+from varsmooth.errors import InputError
+from varsmooth.evaluate import LanguageModel
+from varsmooth.files import UMASK, sync_folder
+from varsmooth.hf.card import card
+from varsmooth.hf.modeling import VarsmoothForCausalLM
+from varsmooth.hf.tokenizer import tokenizer_of
+from varsmooth.model import Predict
+from varsmooth.train.folder import RunFolder
+
+
+def quiet() -> None:
+    """Keep transformers from drawing progress bars for what takes a moment."""
+    logging.disable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    files: tuple[str, ...]
+    predict: Predict
+    temperature: float
+    tied: bool
+    parameters: int
+
+
+def export(
+    run: Path | str,
+    folder: Path | str,
+    *,
+    predict: Predict | None = None,
+    temperature: float | Literal["tuned"] = 1.0,
+    force: bool = False,
+) -> Exported:
+    """Write the best model of a finished run to ``folder``, which must be new or empty; ``force`` replaces an earlier export.
+
+    ``predict`` is the recipe's own unless given. ``temperature`` divides the logits: a number, or ``tuned`` for the one that
+    the run found best on the development set. If anything goes wrong, ``folder`` stays as it was.
+    """
+    source, target = RunFolder.open(run), Path(folder)
+    record = source.read_record()
+    _check_finished(source.path, record)
+    _check_target(target, force)
+    model = LanguageModel.load(run)
+    chosen = predict or model.predict
+    degree = _temperature(source.path, record, chosen, temperature)
+    exported = VarsmoothForCausalLM.from_language_model(model, chosen, degree)
+    with _staging(target) as staging:
+        exported.save_pretrained(staging)
+        tokenizer_of(model.vocab).save_pretrained(staging)
+        (staging / "README.md").write_text(card(record, model.config, chosen, degree), encoding="utf-8")
+        files = _move(staging, target)
+    tied = exported.config.tie_word_embeddings
+    return Exported(target, files, chosen, degree, tied, sum(each.numel() for each in exported.parameters()))
+
+
+def _check_finished(run: Path, record: Mapping[str, Any]) -> None:
+    status = record.get("status")
+    if status != "finished":
+        raise InputError(f"{run}: this run has not finished (status {status!r}); continue it: varsmooth train --resume {run}")
+
+
+def _check_target(target: Path, force: bool) -> None:
+    try:
+        if not target.exists():
+            return
+        names = {entry.name for entry in target.iterdir()}
+        is_export = "config.json" in names and _is_ours(target / "config.json")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    if "config.toml" in names:
+        raise InputError(f"{target} is a run folder, whose files an export would replace; choose another folder")
+    if names and not is_export:
+        raise InputError(f"{target} is not empty and holds no earlier export; choose a new folder")
+    if names and not force:
+        raise InputError(f"{target} holds an export already; replace it with --force, or choose another folder")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("model_type") == "varsmooth"
+
+
+def _temperature(run: Path, record: Mapping[str, Any], predict: str, asked: float | Literal["tuned"]) -> float:
+    if asked != "tuned":
+        if not 0 < asked < math.inf:
+            raise InputError(f"--temperature must be positive and finite, got {asked}")
+        return asked
+    for result in record.get("results") or []:
+        if result.get("split") == "valid" and result.get("predict") == predict and result.get("tuned_temperature"):
+            return float(result["temperature"])
+    raise InputError(f"{run}: its record has no tuned temperature for prediction by {predict}; give --temperature a number")
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """Yield a folder beside ``target`` that is gone afterwards, however the block ends."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror or error}") from None
+    try:
+        yield staging
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _move(staging: Path, target: Path) -> tuple[str, ...]:
+    """Put the files in place: a new folder appears as a whole, in an old one each file is replaced, its weights first."""
+    names = sorted((entry.name for entry in staging.iterdir()), key=lambda name: (not name.endswith(".safetensors"), name))
+    for name in names:
+        (staging / name).chmod(0o666 & ~UMASK)
+    if target.exists() and any(target.iterdir()):
+        for name in names:
+            (staging / name).replace(target / name)
+    else:
+        staging.chmod(0o777 & ~UMASK)
+        staging.replace(target)  # also over an empty folder
+    sync_folder(target.parent)
+    return tuple(sorted(names))
