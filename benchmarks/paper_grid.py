@@ -23,7 +23,7 @@ from rich.console import Console
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, corpus_of
 from varsmooth.files import write_atomically
-from varsmooth.fleet import Trial, is_fleet, resume_fleet, start_fleet
+from varsmooth.fleet import TimeLimit, Trial, is_fleet, resume_fleet, start_fleet
 from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep import Arm, load_study
 from varsmooth.sweep.settings import refuse_other_settings
@@ -33,6 +33,8 @@ from varsmooth.train.environment import environment
 from varsmooth.train.folder import RunFolder
 
 SECONDS = "seconds.json"
+PATIENCE = 1e6
+"""Minutes within which a run may end that is begun: the same command is given again."""
 Entry = dict[str, Any]
 
 
@@ -56,8 +58,8 @@ def spread(ranked: Sequence[Entry], number: int) -> list[Entry]:
     return [ranked[round(place)] for place in np.linspace(0, len(ranked) - 1, number)]
 
 
-def train(trials: Sequence[Trial], folder: Path, at_once: int | None) -> list[Entry]:
-    """Train a fleet, or go on with it; leave the process where a signal stopped it."""
+def train(trials: Sequence[Trial], folder: Path, at_once: int | None, until: float | None) -> list[Entry]:
+    """Train a fleet, or go on with it; leave the process where a signal or the moment ``until`` stopped it."""
     if is_fleet(folder):
         for trial in trials:
             known = RunFolder(folder / trial.name)
@@ -65,12 +67,20 @@ def train(trials: Sequence[Trial], folder: Path, at_once: int | None) -> list[En
                 refuse_other_settings(known.path, known.read_record().get("config", {}), trial.config, "; choose another --out")
     began = time.perf_counter()
     reporting = Reporting(Console(stderr=True))
-    outcome = resume_fleet(folder, reporting, at_once) if is_fleet(folder) else start_fleet(trials, folder, reporting, at_once)
+    left = None if until is None else max((until - time.monotonic()) / 60, 1e-3)
+    limit = None if left is None else TimeLimit(left, max(left, PATIENCE))
+    if is_fleet(folder):
+        outcome = resume_fleet(folder, reporting, at_once, limit=limit)
+    else:
+        outcome = start_fleet(trials, folder, reporting, at_once, limit=limit)
     spent = [*seconds_of(folder), round(time.perf_counter() - began, 2)]
     write_atomically(folder / SECONDS, json.dumps(spent).encode())
     if outcome.signal is not None:
         print("stopped; the same command goes on", file=sys.stderr)
         raise SystemExit(128 + outcome.signal)
+    if outcome.out_of_time:
+        print("out of time, and every state is saved; the same command goes on", file=sys.stderr)
+        raise SystemExit(1)
     return outcome.records
 
 
@@ -151,13 +161,16 @@ def main(
     long_steps: int = 54_000,
     configurations: int = 8,
     at_once: int | None = None,
+    minutes: float | None = None,
     record: Path | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
 ) -> None:
     """Train both, and print the record; ``--record`` also writes it to a file.
 
     ``--out`` keeps the runs; ``--data-dir`` holds ``ptb``; ``--long-steps`` is the long schedule of ``--configurations`` runs.
+    After ``--minutes`` everything is saved, and the same command goes on.
     """
+    until = None if minutes is None else time.monotonic() + 60 * minutes
     settings = [*([f"data.data_dir={json.dumps(str(data_dir))}"] if data_dir else []), *(set_ or [])]
     name, arm = only_arm(study, settings)
     device = resolve_device(arm.config.train.device)
@@ -165,7 +178,7 @@ def main(
     points = list(grid(arm.space))
     configs = [with_values(arm.config, point, name) for point in points]
     trials = [Trial(f"point-{number:02d}", config) for number, config in enumerate(configs)]
-    records = train(trials, out / "short", at_once)
+    records = train(trials, out / "short", at_once, until)
     short = [entry(found, point) for found, point in zip(records, points, strict=True)]
     chosen = [short.index(found) for found in spread(ranking(short), configurations)]
     if len(chosen) < 2:
@@ -174,7 +187,7 @@ def main(
         Trial(trials[number].name, replace(configs[number], train=replace(configs[number].train, steps=long_steps)))
         for number in sorted(chosen)
     ]
-    records = train(longer, out / "long", at_once)
+    records = train(longer, out / "long", at_once, until)
     long = [entry(found, points[number]) for found, number in zip(records, sorted(chosen), strict=True)]
     stages = {
         "short": stage(out / "short", arm.config.train.steps, short),

@@ -87,7 +87,10 @@ def test_the_record_holds_every_trial_and_a_stopped_benchmark_goes_on(
     with pytest.raises(SystemExit) as left:
         paper_grid.main(**options)
     assert left.value.code == 128 + signal.SIGTERM
-    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        paper_grid.main(**options, minutes=1e-4)
+    assert left.value.code == 1
+    assert "out of time" in capsys.readouterr().err
     paper_grid.main(**options, record=tmp_path / "record.json")
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "record.json").read_text())
@@ -95,7 +98,7 @@ def test_the_record_holds_every_trial_and_a_stopped_benchmark_goes_on(
     assert [run["params"]["smoothing.gamma"] for run in short["runs"]] == [0.1, 0.4, 0.1, 0.4]
     assert [run["steps"] for run in short["runs"]] == [6] * 4
     assert [run["steps"] for run in long["runs"]] == [9] * 3
-    assert (len(short["sessions"]), len(long["sessions"])) == (2, 1)
+    assert (len(short["sessions"]), len(long["sessions"])) == (3, 1)
     assert found["seconds"] == pytest.approx(sum(short["sessions"] + long["sessions"]), abs=0.02)
     values = {json.dumps(run["params"]): run["valid_perplexity"] for run in short["runs"]}
     pairs = found["short_against_long"]["pairs"]
