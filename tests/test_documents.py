@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from varsmooth.cli import app
+from varsmooth.config import parse_toml
 from varsmooth.report.runs import load_run
 from varsmooth.report.tables import as_markdown, build_rows
+from varsmooth.sweep import parse_study
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SCALING = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
 
 
 def test_the_python_example_runs(monkeypatch, tmp_path):
@@ -64,6 +69,67 @@ def test_the_readmes_milliseconds_are_those_of_the_record():
     figures = [float(figure) for figure in re.findall(r"\| (\d+\.\d+) \|$", section, re.MULTILINE)]
     medians = [bench_medians()[quantity, "512", "10000", scheme] for quantity, scheme in (name.split("/") for name in names)]
     assert figures == [round(median, 1 if median > 10 else 2) for median in medians]
+
+
+def record(name: str) -> dict[str, Any]:
+    return dict(json.loads((ROOT / "results" / "benchmarks" / f"{name}.json").read_bytes()))
+
+
+def test_the_figures_on_large_texts_are_those_of_the_record():
+    found = record("large_corpus")
+    assert found["ids"]["equal"]
+    encoding, counts, again = found["text"]["stages"]
+    lines = [
+        f"| text to mapped ids | {_row(encoding)} |",
+        f"| ids to counts, out of core: {counts['distinct_bigrams']:,} distinct bigrams | {_row(counts)} |",
+        f"| opening it again | {_row(again)} |",
+        f"{encoding['tokens']:,} tokens, {encoding['words']:,} words",
+    ]
+    for name, words in (("quarter", "25 million"), ("out_of_core", "100 million")):
+        ids = found["ids"][name]
+        disk = ids["peak_disk_bytes"] / 1e6
+        lines.append(f"{words}: {ids['seconds']:.1f} s, {ids['peak_resident_bytes'] / 1e9:.2f} GB, {disk:.0f} MB")
+    memory, billion = found["ids"]["in_memory"], found["billion_computed"]
+    lines.append(f"100 million: {memory['seconds']:.1f} s, {memory['peak_resident_bytes'] / 1e9:.2f} GB")
+    disk, resident = billion["disk_bytes"] / 1e9, billion["peak_resident_bytes"] / 1e9
+    lines.append(f"a billion: {billion['seconds']:.0f} s, {disk:.1f} GB on disk, {resident:.2f} GB of memory")
+    for line in lines:
+        assert line in SCALING.replace(" on disk; 100", "; 100"), line
+    assert found["text"]["peak_resident_bytes"] < 2e9
+    assert f"in {found['text']['seconds_to_counts']:.0f} s on two cores, within 1.8 GB" in README
+
+
+def _row(stage: dict[str, Any]) -> str:
+    sizes = (f"{stage[f'peak_{kind}_bytes'] / 1e9:.2f} GB" for kind in ("resident", "anonymous", "disk"))
+    return " | ".join([f"{stage['seconds']:.1f}", *sizes])
+
+
+def test_the_figures_on_sweeps_are_those_of_the_record():
+    found = record("sweep_tpe")
+    assert found["median_at_least_as_good"]
+    best, grid = f"{found['tpe']['median_best']:.2f}", f"{found['grid']['best']:.2f}"
+    for text in (SCALING, (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")):
+        assert best in text
+        assert grid in text
+
+
+def test_what_grows_is_what_the_bench_measured():
+    medians = bench_medians()
+    for vocabulary, words in (("10000", "10,000 words"), ("33278", "33,278")):
+        for scheme in ("vanilla", "element KN batch"):
+            assert f"{words}: {medians['step', '512', vocabulary, scheme]:.3f} ms" in SCALING
+    for number in (1, 2, 4, 8):
+        assert f"{number}: {medians[f'fleet of {number}', '512', '10000', 'vanilla']:.3f} ms" in SCALING
+    for width, words in (("64", "64 units"), ("128", "128")):
+        assert f"{words}: {medians['step', width, '4000', 'vanilla']:.1f} ms" in SCALING
+
+
+def test_the_study_of_the_documents_is_one(tmp_path):
+    (text,) = re.findall(r"```toml\n(.*?)```", SCALING, re.DOTALL)
+    study = parse_study(parse_toml(text, "docs"), "docs", tmp_path)
+    assert ([arm.name for arm in study.arms], study.seeds) == (["vanilla-small", "kn"], (1, 2, 3))
+    optional = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+    assert parse_study(parse_toml(optional, "docs"), "docs", tmp_path).budget.total_steps == 40_000
 
 
 def test_links_lead_somewhere():

@@ -13,6 +13,7 @@ import pytest
 from commands_for_tests import Run, refused
 from varsmooth.cli import corpora
 from varsmooth.text import bigrams, splits
+from varsmooth.text.locks import locked
 from varsmooth.text.named import KNOWN, KnownData, KnownFile
 
 TEXTS = {"train": "the cat sat\non the mat\n", "valid": "the mat sat\n", "test": "on the cat\n"}
@@ -294,6 +295,22 @@ def test_cache_shows_and_deletes(run: Run, large: Path) -> None:
     assert "damaged or unfinished" in run("data", "cache")[1]
     assert "deleted 1 encoded texts" in run("data", "cache", "--clear")[1]
     assert json.loads(run("data", "cache", "--json")[1])["entries"] == []
+
+
+def test_clearing_the_cache_leaves_what_others_make_and_takes_what_they_left(run: Run, large: Path, tmp_path: Path) -> None:
+    run("data", "prepare", large)
+    run("data", "prepare", large, "--min-count", 2)
+    made, other = (Path(entry["folder"]) for entry in json.loads(run("data", "cache", "--json")[1])["entries"])
+    building = made.with_name(f"{made.name}.building-1")
+    building.mkdir()
+    left = tmp_path / "cache" / "bigrams-left"
+    left.mkdir()
+    (left / "lock").touch()
+    with locked(made.with_name(f"{made.name}.lock"), "as the process that makes it holds it"):
+        assert "deleted 1 encoded texts" in run("data", "cache", "--clear")[1]
+    assert (made.exists(), building.exists(), other.exists(), left.exists()) == (True, True, False, False)
+    assert "deleted 2 encoded texts" in run("data", "cache", "--clear")[1]
+    assert not building.exists()
 
 
 @pytest.mark.parametrize(

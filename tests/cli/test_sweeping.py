@@ -10,6 +10,7 @@ import pytest
 
 from commands_for_tests import Run, refused
 from sweeps_for_tests import empty_database, write_text
+from varsmooth.cli.sweep_processes import environment_for
 
 STUDY = """
 name = "tiny"
@@ -93,12 +94,14 @@ def test_show_prints_budgets_and_writes_a_page(run: Run, folder: Path, out: Path
     status, shown, _ = run("sweep", "show", out, "--report", page)
     assert status == 0
     assert "tiny: through, sampled by grid, pruned by none" in shown
+    assert "the budget of each arm: 2 trials of 4 steps" in shown
     assert shown.count("2 of 2") == 2
     assert "importance: there are fewer than two parameters to compare" in shown
     text = page.read_text()
     assert text.count("<img ") == 2
     assert "http" not in text.replace("http-equiv", "")
-    assert "best" in text
+    assert "2 arms, each with 2 trials of 4 steps; sampled by grid" in text
+    assert "<h2>Best configurations</h2><h3>vanilla</h3>" in text
     refused(run("sweep", "show", out, "--report", page), "exists already", "--force")
     refused(run("sweep", "show", out, "--report", folder / "page.txt"), ".html")
 
@@ -137,6 +140,38 @@ def test_asked_trained_and_told(run: Run, folder: Path, tmp_path: Path) -> None:
     assert run("sweep", study, "--out", out)[0] == 0
 
 
+def test_winners_are_trained_from_any_folder_also_after_a_tell(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text is a folder beside the study, which both name without its path."""
+    (tmp_path / "studies").mkdir()
+    write_study(tmp_path / "studies", ("seeds = [3]", "seeds = []"), ("[0.01, 0.03]", "[0.01]"))
+    monkeypatch.chdir(tmp_path)
+    prepared(tmp_path / "out")
+    (tmp_path / "trials.json").write_text(run("sweep", "ask", "studies/tiny.toml", 2, "--out", "out")[1])
+    assert run("train", "--fleet", "trials.json", "--out", "runs")[0] == 0
+    assert run("sweep", "tell", "runs", "--out", "out")[0] == 0
+    monkeypatch.chdir(tmp_path / "runs")
+    status, shown, _ = run("train", "--recipe", tmp_path / "out" / "best-kn.toml", "--out", tmp_path / "again", "--json")
+    assert status == 0
+    told = json.loads((tmp_path / "runs" / "kn-trial-0000" / "record.json").read_text())
+    assert json.loads(shown)["best"] == told["best"]
+    assert run("sweep", tmp_path / "studies" / "tiny.toml", "--out", tmp_path / "out")[0] == 0
+
+
+def test_a_database_that_is_gone_or_whose_password_is_not_kept(run: Run, folder: Path, out: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    note = json.loads((out / "sweep.json").read_text())
+    (copy / "sweep.json").write_text(json.dumps(note))
+    refused(run("sweep", "show", copy), "sweep.db is missing")
+    assert [path.name for path in copy.iterdir()] == ["sweep.json"], "showing makes no database"
+    (copy / "sweep.json").write_text(json.dumps({**note, "storage": "postgresql://me:***@host/db"}))
+    refused(run("sweep", "show", copy), "the password is not kept", "--storage")
+    refused(run("sweep", "tell", copy, "--out", copy), "the password is not kept", "--storage")
+    refused(run("sweep", folder / "tiny.toml", "--out", out, "--storage", "postgresql://h/d"), "a database of its own, not")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -163,13 +198,31 @@ def test_a_folder_of_something_else_is_left_alone(run: Run, tmp_path: Path) -> N
 
 
 def test_a_database_that_is_down_is_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varsmooth.sweep.storage.WAITS", (0.0,))
+    monkeypatch.setattr("varsmooth.sweep.storage.WAITS", (0.0, 0.0))
     url = "postgresql://me:secret@127.0.0.1:1/none"
-    result = run("sweep", "quick", "--out", tmp_path / "out", "--storage", url)
-    refused(result, "me:***@127.0.0.1:1/none", "the database does not answer", "nothing is lost")
-    assert "secret" not in result[2]
+    status, shown, complaint = run("sweep", "quick", "--out", tmp_path / "out", "--storage", url)
+    waiting, last = complaint.splitlines()
+    assert "trying again" in waiting, "once, however often it is tried"
+    refused((status, shown, f"{last}\n"), "me:***@127.0.0.1:1/none", "the database does not answer", "nothing is lost")
+    assert "secret" not in complaint
+    assert not (tmp_path / "out").exists()
+
+
+def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varsmooth.cli.sweep_processes.default_workers", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [environment_for(number)["OMP_NUM_THREADS"] for number in (1, 3, 20)] == ["8", "2", "1"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert environment_for(3)["OMP_NUM_THREADS"] == "5"
 
 
 def test_a_study_on_a_machine_without_optuna(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     refused(run("sweep", "quick", "--out", tmp_path / "out"), "pip install 'varsmooth[sweep]'", "train --fleet")
+
+
+def test_a_folder_that_another_worker_is_starting_is_joined(run: Run, tmp_path: Path) -> None:
+    study, out = write_study(tmp_path, ("seeds = [3]", "seeds = []"), ("[0.01, 0.03]", "[0.01]")), prepared(tmp_path / "out")
+    (out / "sweep.db-journal").touch()
+    (out / ".sweep.json.x.tmp").touch()
+    assert run("sweep", study, "--out", out)[0] == 0

@@ -81,6 +81,16 @@ def test_a_failed_run_is_told_with_its_reason_and_an_unfinished_one_stays_open(t
     assert outcomes(board) == {"tiny/vanilla": {0: "FAIL", 1: "COMPLETE"}}
 
 
+def test_a_machine_without_the_text_uses_up_no_trial(study: Study, tmp_path: Path) -> None:
+    board = joined(study, tmp_path / "out")
+    trials = ask(board, Claims(tmp_path / "out"), 1)
+    (told,) = tell(board, [trained(trials, tmp_path / "box", 'data.name="/nowhere"')])
+    assert told.outcome == "unfinished"
+    assert "there is no folder /nowhere" in (told.reason or "")
+    assert outcomes(board)["tiny/vanilla"] == {}
+    assert [entry.outcome for entry in tell(board, [trained(trials, tmp_path / "mended")])] == ["counted"]
+
+
 def test_what_differs_from_what_was_asked_for_is_refused(study: Study, tmp_path: Path) -> None:
     board = joined(study, tmp_path / "out")
     trials = ask(board, Claims(tmp_path / "out"), 1)
@@ -106,6 +116,27 @@ def test_what_differs_from_what_was_asked_for_is_refused(study: Study, tmp_path:
     assert [entry.outcome for entry in tell(board, [runs / "vanilla-trial-0000"])] == ["counted"]
 
 
+def test_one_that_nobody_asked_for_does_not_keep_the_others_from_being_counted(study: Study, tmp_path: Path) -> None:
+    board, claims = joined(study, tmp_path / "out"), Claims(tmp_path / "out")
+    runs = trained(ask(board, claims, 3), tmp_path / "box")
+    taken = board.arms[1].claim(claims, take_back=True)
+    assert taken is not None
+    told = {entry.run: entry.outcome for entry in tell(board, [runs])}
+    assert told == {"kn-trial-0000": "not asked for", "vanilla-trial-0000": "counted", "vanilla-trial-0001": "counted"}
+    assert outcomes(board) == {"tiny/vanilla": {0: "COMPLETE", 1: "COMPLETE"}, "tiny/kn": {}}
+
+
+def test_nothing_is_counted_where_one_run_was_trained_otherwise(study: Study, tmp_path: Path) -> None:
+    board = joined(study, tmp_path / "out")
+    runs = trained(ask(board, Claims(tmp_path / "out"), 2), tmp_path / "box")
+    folder = RunFolder(runs / "vanilla-trial-0000")
+    record = folder.read_record()
+    folder.write_record({**record, "config": {**record["config"], "train": {**record["config"]["train"], "clip": 1.0}}})
+    with pytest.raises(InputError, match=r"train\.clip = 1\.0"):
+        tell(board, [runs])
+    assert outcomes(board) == {"tiny/vanilla": {}, "tiny/kn": {}}
+
+
 @pytest.mark.slow
 def test_the_fleet_of_a_machine_without_optuna_needs_none() -> None:
     code = (
@@ -115,5 +146,5 @@ def test_the_fleet_of_a_machine_without_optuna_needs_none() -> None:
         "try: varsmooth.sweep.Store('sqlite://')\n"
         "except InputError as error: print(error)"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
     assert "pip install 'varsmooth[sweep]'" in shown

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from processes_for_tests import PATIENCE, started, wait_until
 from sweeps_for_tests import write_text
 from varsmooth.sweep import Board, Store
 from varsmooth.train.folder import RunFolder
@@ -40,17 +39,17 @@ recipe = "smoothing-kneser-ney"
 KEPT = ("model.safetensors", "state-00000060.safetensors", "metrics.jsonl")
 
 
-def start(folder: Path, out: Path, at_once: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "varsmooth", "sweep", str(folder / "killed.toml"), "--out", str(out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    arguments = [*command, "--at-once", str(at_once)]
-    return subprocess.Popen(arguments, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+@contextmanager
+def sweep(folder: Path, out: Path, at_once: int) -> Iterator[subprocess.Popen[str]]:
+    arguments = ["-m", "varsmooth", "sweep", str(folder / "killed.toml"), "--out", str(out), "--at-once", str(at_once)]
+    with started(arguments, stdout=subprocess.DEVNULL) as process:
+        yield process
 
 
-def wait_until(reached: Callable[[], bool], started: subprocess.Popen[str]) -> None:
-    while not reached():
-        assert started.poll() is None, started.communicate()
-        time.sleep(0.005)
+def completed(folder: Path, out: Path, at_once: int) -> None:
+    with sweep(folder, out, at_once) as process:
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, complaint
 
 
 def steps_on_disk(out: Path) -> int:
@@ -61,9 +60,7 @@ def steps_on_disk(out: Path) -> int:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_text(tmp_path_factory.mktemp("whole"))
     (folder / "killed.toml").write_text(STUDY)
-    with start(folder, folder / "out", 1) as started:
-        _, complaint = started.communicate()
-    assert started.returncode == 0, complaint
+    completed(folder, folder / "out", 1)
     return folder
 
 
@@ -71,13 +68,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sweep_killed_twice_ends_as_one_never_stopped(at_once: int, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for moment in (20, 200):
-        with start(whole, out, at_once) as started:
-            wait_until(lambda moment=moment: steps_on_disk(out) >= moment, started)  # type: ignore[misc]
-            started.send_signal(signal.SIGKILL)
-            started.communicate()  # its workers notice that it has gone, and hold the pipe until they have saved
-    with start(whole, out, at_once) as started:
-        _, complaint = started.communicate()
-    assert started.returncode == 0, complaint
+        with sweep(whole, out, at_once) as process:
+            wait_until(lambda moment=moment: steps_on_disk(out) >= moment, process)  # type: ignore[misc]
+            process.send_signal(signal.SIGKILL)
+            process.communicate(
+                timeout=PATIENCE
+            )  # its workers notice that it has gone, and hold the pipe until they have saved
+    completed(whole, out, at_once)
     board = Board.open(Store.in_folder(out))
     assert board.finished()
     for stage in [*board.arms, *board.seed_stages()]:
@@ -91,11 +88,11 @@ def test_a_sweep_killed_twice_ends_as_one_never_stopped(at_once: int, whole: Pat
 
 def test_a_signal_reaches_every_process(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with start(whole, out, 2) as started:
-        wait_until(lambda: steps_on_disk(out) >= 60, started)
-        started.send_signal(signal.SIGTERM)
-        _, complaint = started.communicate()
-    assert started.returncode == 143
+    with sweep(whole, out, 2) as process:
+        wait_until(lambda: steps_on_disk(out) >= 60, process)
+        process.send_signal(signal.SIGTERM)
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
     assert complaint.endswith("varsmooth: stopped; the same command goes on\n")
     states = [RunFolder(path.parent).read_record()["status"] for path in out.glob("*/*/record.json")]
     assert "stopped" in states

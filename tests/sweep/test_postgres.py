@@ -7,20 +7,20 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from processes_for_tests import PATIENCE, started, wait_until
 from sweeps_for_tests import tiny_study, write_text
 from varsmooth.sweep import Board, Store
-from varsmooth.sweep.stage import SLOT
 from varsmooth.sweep.storage import StorageDownError
+from varsmooth.sweep.ticket import SLOT
 
 pytestmark = pytest.mark.slow
 TRIALS, GRACE = 12, 6
@@ -65,7 +65,8 @@ class Server:
 
     def _run(self, program: str, *arguments: str) -> None:
         as_user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
-        subprocess.run([*as_user, str(self.binaries / program), *arguments], cwd="/", check=True, stdout=subprocess.DEVNULL)
+        command = [*as_user, str(self.binaries / program), *arguments]
+        subprocess.run(command, cwd="/", check=True, stdout=subprocess.DEVNULL, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -76,38 +77,20 @@ def server() -> Iterator[Server]:
     if os.getuid() == 0 and shutil.which("runuser") is None:
         pytest.skip("PostgreSQL does not run as root, and there is no runuser to become another user")
     folder = Path(tempfile.mkdtemp(prefix="varsmooth-postgres-"))
-    started = Server(found[-1].parent, folder)
-    started.start()
     try:
-        yield started
+        own = Server(found[-1].parent, folder)
+        try:
+            own.start()
+            yield own
+        finally:
+            own.stop()
     finally:
-        started.stop()
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def worker(study: Path, out: Path, url: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "varsmooth",
-        "sweep",
-        str(study),
-        "--out",
-        str(out),
-        "--storage",
-        url,
-        "--grace",
-        str(GRACE),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def wait_until(reached: Callable[[], bool], seconds: float = 240) -> None:
-    until = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < until, "it takes too long"
-        time.sleep(0.1)
+def worker(study: Path, out: Path, url: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    options = ["--out", str(out), "--storage", url, "--grace", str(GRACE)]
+    return started(["-m", "varsmooth", "sweep", str(study), *options], stdout=subprocess.DEVNULL)
 
 
 def running_in(url: str, out: Path) -> list[Any]:
@@ -121,21 +104,17 @@ def test_four_workers_two_killed_every_trial_done_exactly_once(server: Server, t
     study = write_text(tmp_path) / "many.toml"
     study.write_text(STUDY)
     outs = [tmp_path / f"machine-{number}" for number in range(4)]  # of its own: no lock of the others is seen there
-    workers = [worker(study, out, server.url) for out in outs]
-    try:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(worker(study, out, server.url)) for out in outs]
         wait_until(lambda: "many/vanilla" in Store(server.url, GRACE).names() and bool(running_in(server.url, outs[0])))
         workers[0].send_signal(signal.SIGKILL)
         wait_until(lambda: bool(running_in(server.url, outs[1])))
         workers[1].send_signal(signal.SIGKILL)
         for killed in workers[:2]:
-            assert killed.wait() == -signal.SIGKILL
+            assert killed.wait(timeout=PATIENCE) == -signal.SIGKILL
         for survivor in workers[2:]:
-            _, complaint = survivor.communicate(timeout=400)
+            _, complaint = survivor.communicate(timeout=PATIENCE)
             assert survivor.returncode == 0, complaint
-    finally:
-        for each in workers:
-            each.kill()
-            each.communicate()
     board = Board.open(Store(server.url, GRACE), "many")
     (stage,) = board.arms
     assert board.finished()

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from sweeps_for_tests import board_of, outcomes, tiny_study
+from varsmooth.config import Config
+from varsmooth.errors import InputError
 from varsmooth.sweep import summarize
 from varsmooth.sweep.board import Board
 from varsmooth.sweep.claims import Claims
 from varsmooth.sweep.space import finite_size, grid, parse_space, point_at
-from varsmooth.sweep.stage import REASON, SECONDS, SLOT, Stage, Ticket
+from varsmooth.sweep.stage import Stage
+from varsmooth.sweep.ticket import REASON, SECONDS, SLOT, Ticket
+from varsmooth.sweep.ticket import STEPS as TRAINED
 
 STEPS = 3
 
@@ -104,6 +108,23 @@ def test_a_trial_that_was_given_up_for_dead_is_queued_again_with_its_parameters(
     assert stage.outcomes()[0].value == 5.0
 
 
+def test_a_trial_that_is_given_up_for_dead_while_it_is_taken_up_is_left(
+    board: Board, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage,) = board.arms
+    killed(claimed(stage, claims))
+    adopt = stage._adopt
+
+    def too_late(trial: Any, claim: Any) -> Any:
+        stage.optuna_study.tell(trial.number, state=stage.store.optuna.trial.TrialState.FAIL)
+        return adopt(trial, claim)
+
+    monkeypatch.setattr(stage, "_adopt", too_late)
+    assert claimed(stage, claims).slot == 1
+    again = claimed(stage, claims)
+    assert again.slot == 0, "queued again, and its lock is free"
+
+
 def test_a_failure_of_its_own_is_an_outcome(board: Board, claims: Claims) -> None:
     (stage,) = board.arms
     ticket = claimed(stage, claims)
@@ -143,6 +164,59 @@ def test_minutes_end_an_arm_after_the_trial_that_used_them_up(tmp_path: Path, cl
     assert stage.claim(claims) is None
     assert board.finished()
     assert (len(stage.outcomes()), stage.seconds()) == (3, 90.0)
+
+
+def test_steps_end_an_arm_whatever_its_trials_used(tmp_path: Path, claims: Claims) -> None:
+    budget = {"steps": 10, "total_steps": 25}
+    study = tiny_study(tmp_path, sampler="random", budget=budget, arms=[{"recipe": "vanilla"}])
+    board = board_of(study, tmp_path / "out")
+    (stage,) = board.arms
+    for number, steps in enumerate((10, 4, 10, 10)):  # the second was pruned
+        assert not board.finished(), number
+        ticket = claimed(stage, claims)
+        assert stage.tell(ticket, "PRUNED" if steps < 10 else "COMPLETE", 5.0, {TRAINED: steps})
+        killed(ticket)
+    assert stage.claim(claims) is None
+    assert board.finished()
+    (arm,) = summarize(board).arms
+    assert (arm.used["steps"], arm.used["trials"], arm.budget["total_steps"]) == (34, 4, 25)
+
+
+def test_a_folder_that_was_moved_or_a_machine_that_was_renamed_keeps_its_trials(board: Board, tmp_path: Path) -> None:
+    (stage,) = board.arms
+    before, now = Claims(tmp_path / "out"), Claims(tmp_path / "out")
+    now.place = f"renamed:{tmp_path / 'moved'}"
+    first = claimed(stage, before)
+    assert claimed(stage, now).slot == 1, "the first worker lives"
+    killed(first)
+    assert claimed(stage, now).identity == first.identity
+
+
+def test_sweeps_that_share_a_file_share_its_locks(board: Board, tmp_path: Path) -> None:
+    (stage,) = board.arms
+    here, there = (Claims(tmp_path / name, board.store.folder) for name in ("here", "there"))
+    first = claimed(stage, here)
+    assert claimed(stage, there).slot == 1
+    assert stage.claim(there) is None
+    killed(first)
+    assert claimed(stage, there).identity == first.identity
+
+
+def test_parameters_that_exclude_each_other_fail_their_trial_alone(
+    board: Board, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stage,) = board.arms
+    config = stage.config
+
+    def refusing(params: dict[str, Any]) -> Config:
+        if params["train.lr"] == 0.01:
+            raise InputError("train.lr and something else exclude each other")
+        return config(params)
+
+    monkeypatch.setattr(stage, "config", refusing)
+    assert claimed(stage, claims).slot == 1
+    assert stage.outcomes()[0].user_attrs[REASON] == "train.lr and something else exclude each other"
+    assert stage.claim(claims) is None
 
 
 @pytest.mark.parametrize("kind", ["tpe", "random"])
@@ -216,6 +290,9 @@ def test_on_a_shared_database_a_worker_gives_signs_of_life_and_whoever_was_asked
     assert signs == [], "else its trial would be given to another after the grace"
     worker = claimed(stage, claims)
     assert signs == [worker.identity] != [asked.identity]
+    killed(worker)
+    assert claimed(stage, claims).identity == worker.identity
+    assert signs == [worker.identity] * 2, "one that goes on gives a sign at once: those of the dead one are old"
 
 
 @pytest.mark.parametrize(("kind", "startup"), [("tpe", 5), ("random", 1)])

@@ -59,8 +59,8 @@ def test_a_range_with_a_step_makes_a_grid_of_round_numbers() -> None:
 def test_a_study_survives_its_database(tmp_path: Path) -> None:
     study = tiny_study(tmp_path, seeds=[3, 4], pruner="median")
     mapping = study_mapping(study)
-    assert study_mapping(study_from_mapping(mapping, str(tmp_path / "text"))) == mapping
-    assert study_from_mapping(mapping, str(tmp_path / "text")) == study
+    assert study_mapping(study_from_mapping(mapping, {"name": str(tmp_path / "text")})) == mapping
+    assert study_from_mapping(mapping, {"name": str(tmp_path / "text")}) == study
 
 
 def test_changes_are_named(tmp_path: Path) -> None:
@@ -110,7 +110,9 @@ LIST, ROOM = [0.1, 0.2], {"low": 0.1, "high": 0.2}
         ({"budget": {"steps": 5, "hours": 1}}, ["unknown key 'hours'"]),
         ({"sampler": "gird"}, ["sampler", "'grid'"]),
         ({"sampler": {"kind": "tpe", "seed": -1}}, ["sampler.seed", "-1"]),
-        ({"sampler": "tpe"}, ["budget", "trials or minutes"]),
+        ({"sampler": "tpe"}, ["budget", "trials, total_steps or minutes"]),
+        ({"budget": {"steps": 5, "total_steps": 4}}, ["budget", "total_steps is less than the 5 steps of one trial"]),
+        ({"base": {"train": {"steps": 9}}}, ["base: train.steps is 9, and budget.steps 8"]),
         ({"pruner": {"kind": "halving", "factor": 1}}, ["pruner.factor", "at least 2"]),
         ({"seeds": [1, "2"]}, ["seeds", "whole numbers"]),
         ({"base": {"train": {"batchh": 3}}}, ["base", "'train.batch'"]),
@@ -133,6 +135,22 @@ def test_grids_of_unequal_size_are_refused(tmp_path: Path) -> None:
         InputError, match=r"arm 'smoothing-kneser-ney' has a grid of 4, and the budget of every arm is 2 trials"
     ):
         tiny_study(tmp_path, arms=arms)
+
+
+def test_arms_whose_recipes_have_other_texts_are_refused(tmp_path: Path) -> None:
+    arms = [{"recipe": "vanilla/ptb-512"}, {"recipe": "smoothing-kneser-ney/wikitext-2-512"}]
+    table = tiny_table(arms=arms)
+    del table["data"]
+    with pytest.raises(InputError, match=r"have other texts.*data\.name is 'ptb' and 'wikitext-2'"):
+        parse_study(table, "study.toml", tmp_path)
+    assert {arm.config.data.name for arm in parse_study({**table, "data": "ptb"}, "study.toml", tmp_path).arms} == {"ptb"}
+
+
+def test_a_text_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = parse_study(tiny_table(), "study.toml", Path(), ["data.data_dir=here"])
+    data = study.arms[0].config.data
+    assert (data.name, data.data_dir) == (str(tmp_path / "text"), str(tmp_path / "here"))
 
 
 def test_values_that_exclude_each_other_are_refused(tmp_path: Path) -> None:

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from sweeps_for_tests import board_of, outcomes, swept, tiny_study
+from varsmooth import Counts
 from varsmooth.config import load_config
 from varsmooth.errors import InputError
 from varsmooth.recipe import load_recipe
-from varsmooth.sweep import Board, Store, summarize, write_winners
+from varsmooth.sweep import FILE, Board, Store, summarize, write_winners
 from varsmooth.sweep import board as board_module
+from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.storage import StorageDownError
+from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
-from varsmooth.train.trainer import Trainer
+from varsmooth.train.trainer import NotFiniteError, Trainer
 
 KEPT = ("model.safetensors", "state-00000008.safetensors", "metrics.jsonl", "config.toml")
 ALL_DONE = {f"tiny/{arm}": {0: "COMPLETE", 1: "COMPLETE"} for arm in ("vanilla", "kn")}
@@ -52,7 +55,7 @@ def test_the_summary_says_what_each_arm_was_given_and_used(whole: Path) -> None:
     found = summarize(board, whole / "out")
     assert (found.study, found.finished, [arm.arm for arm in found.arms]) == ("tiny", True, ["vanilla", "kn"])
     for arm in found.arms:
-        assert arm.budget == {"trials": 2, "steps_per_trial": 8, "minutes": None}
+        assert arm.budget == {"trials": 2, "steps_per_trial": 8, "total_steps": None, "minutes": None}
         assert (arm.used["trials"], arm.used["finished"], arm.used["steps"], arm.used["open"]) == (2, 2, 16, 0)
         assert arm.used["minutes"] == pytest.approx(arm.trials[-1].minutes_so_far)
         assert arm.best is not None
@@ -121,6 +124,42 @@ def test_a_trial_that_fails_fails_alone(tmp_path: Path) -> None:
     assert "not finite" in states[0][1]
 
 
+def test_a_trial_that_ends_makes_room_for_the_next_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time: the first of three fails early, and the third begins while the second goes on."""
+    seen: list[tuple[float, int]] = []
+    step = Trainer.step
+
+    def watched(self: Trainer) -> Any:
+        seen.append((self.settings.lr, self.progress.step))
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", watched)
+    space = {"train": {"lr": [1e30, 0.01, 0.03]}}
+    swept(tiny_study(tmp_path, space=space, arms=[{"recipe": "vanilla"}], budget={"steps": 40}), tmp_path / "out", at_once=2)
+    assert seen.index((0.01, 0)) < seen.index((0.03, 0)) < seen.index((0.01, 39)) < seen.index((0.03, 39))
+    ended_first = max(place for place, (lr, _) in enumerate(seen) if lr == 1e30)
+    assert ended_first < seen.index((0.03, 0)), "and no more than two at a time"
+
+
+def test_a_text_is_counted_once_for_all_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    from_ids = Counts.from_ids
+    monkeypatch.setattr(Counts, "from_ids", lambda ids, size: counted.append(size) or from_ids(ids, size))
+    swept(tiny_study(tmp_path), tmp_path / "out")
+    assert len(counted) == 1
+
+
+def test_the_bar_counts_what_was_through_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    advance = Screen.advance_total
+    monkeypatch.setattr(Screen, "advance_total", lambda self, steps: counted.append(steps) or advance(self, steps))
+    study = tiny_study(tmp_path, seeds=[3])
+    for _ in range(2):
+        counted.clear()
+        swept(study, tmp_path / "out")
+        assert sum(counted) == 2 * (2 + 1) * 8
+
+
 def test_out_of_memory_is_the_reason_of_one_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -159,6 +198,31 @@ def test_a_hopeless_trial_is_given_up_with_its_state(pruner: dict[str, Any], tmp
     assert summary.arms[0].used["steps"] == 16 + found["steps"]
 
 
+def test_a_trial_that_was_given_to_another_and_comes_back_is_not_taken_for_pruned(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a machine that slept: its trial was given up for dead and queued again, and it is this machine that claims it."""
+    study, out = tiny_study(tmp_path, data=str(whole / "text"), arms=[{"recipe": "vanilla"}]), tmp_path / "out"
+    step, slept = Trainer.step, False
+
+    def sleeping(self: Trainer) -> Any:
+        nonlocal slept
+        if self.progress.step == 3 and not slept:
+            slept = True
+            (stage,) = board_of(study, out).arms
+            (running,) = (trial for trial in stage.trials() if trial.state.name == "RUNNING")
+            stage.optuna_study.tell(running.number, state=stage.store.optuna.trial.TrialState.FAIL)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", sleeping)
+    swept(study, out)
+    (stage,) = board_of(study, out).arms
+    assert {slot: trial.state.name for slot, trial in stage.outcomes().items()} == {0: "COMPLETE", 1: "COMPLETE"}
+    assert len(stage.trials()) == 3
+    name = "vanilla/trial-0000/model.safetensors"
+    assert (out / name).read_bytes() == (whole / "out" / name).read_bytes()
+
+
 def refused(study: Any, out: Path) -> str:
     with pytest.raises(InputError) as error:
         swept(study, out)
@@ -190,6 +254,26 @@ def test_other_code_is_refused(change: dict[str, Any], word: str, tmp_path: Path
     assert "1.0 (commit abc)" in message
 
 
+def test_runs_of_another_sweep_are_neither_counted_nor_continued(tmp_path: Path) -> None:
+    study, out = tiny_study(tmp_path, arms=[{"recipe": "vanilla"}]), tmp_path / "out"
+    swept(study, out)
+    (out / FILE).unlink()
+    changed = tiny_study(tmp_path, arms=[{"recipe": "vanilla"}], space={"train": {"lr": [0.02, 0.03]}})
+    message = refused(changed, out)
+    assert "trial-0000: was trained with train.lr = 0.01; the trial asked for 0.02" in message
+    assert "choose another --out" in message
+    assert outcomes(board_of(changed, out)) == {"tiny/vanilla": {}}
+
+
+def test_a_lost_database_is_made_anew_from_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, out = tiny_study(tmp_path), tmp_path / "out"
+    swept(study, out)
+    (out / FILE).unlink()
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("a finished trial is trained again"))
+    swept(study, out)
+    assert outcomes(board_of(study, out)) == ALL_DONE
+
+
 def away(times: int) -> Any:
     """A way to ask that fails so many times, as SQLAlchemy does when the server is gone."""
     from sqlalchemy.exc import OperationalError
@@ -206,10 +290,67 @@ def away(times: int) -> Any:
 
 
 def test_a_database_that_comes_back_is_waited_for(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path}/a.db", waits=(0.0, 0.0))
+    said: list[str] = []
+    store = Store(f"sqlite:///{tmp_path}/a.db", waits=(0.0, 0.0), say=said.append)
     store.attempt(away(2))
+    (line,) = said
+    assert "does not answer (connection refused); trying again" in line
     with pytest.raises(StorageDownError, match=r"does not answer \(connection refused\); nothing is lost"):
         store.attempt(away(3))
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"no database " * 99), lambda path: path.mkdir()])
+def test_a_file_that_is_no_database_is_told_at_once(spoil: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varsmooth.sweep.storage.time.sleep", lambda _: pytest.fail("waiting changes nothing"))
+    spoil(tmp_path / FILE)
+    with pytest.raises(InputError, match=r"sweep\.db: cannot be used as the database of a sweep"):
+        Store.in_folder(tmp_path)
+
+
+def test_when_the_database_goes_away_every_run_is_saved_also_beside_one_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of three fails, and the database has gone; the second fails as it is saved; the third must be saved yet."""
+    space = {"train": {"lr": [0.01, 0.02, 0.03]}}
+    out, study = tmp_path / "out", tiny_study(tmp_path, arms=[{"recipe": "vanilla"}], budget={"steps": 20}, space=space)
+    tell, attempt = Stage.tell, Store.attempt
+    down = False
+
+    def failing(self: Store, ask: Any, *args: Any, **options: Any) -> Any:
+        if down:
+            raise StorageDownError("the database does not answer")
+        return attempt(self, ask, *args, **options)
+
+    def refusing(self: Stage, *args: Any) -> Any:
+        nonlocal down
+        down = True
+        return tell(self, *args)
+
+    step, check = Trainer.step, Trainer.check_finite
+
+    def spoiled(self: Trainer) -> Any:
+        if self.settings.lr == 0.01 and self.progress.step == 3:
+            raise NotFiniteError("the loss is not finite")
+        return step(self)
+
+    def checked(self: Trainer) -> None:
+        if self.settings.lr == 0.02 and down:
+            raise NotFiniteError("the loss is not finite")
+        check(self)
+
+    monkeypatch.setattr(Trainer, "step", spoiled)
+    monkeypatch.setattr(Trainer, "check_finite", checked)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "attempt", failing)
+        patch.setattr(Stage, "tell", refusing)
+        with pytest.raises(StorageDownError):
+            swept(study, out, at_once=3)
+    assert [record(out / "vanilla" / f"trial-000{slot}")["status"] for slot in range(3)] == ["failed", "failed", "stopped"]
+    saved = record(out / "vanilla" / "trial-0002")
+    assert RunFolder(out / "vanilla" / "trial-0002").state_path(saved["steps"]).exists()
+    down = False
+    swept(study, out)
+    assert outcomes(board_of(study, out)) == {"tiny/vanilla": {0: "FAIL", 1: "FAIL", 2: "COMPLETE"}}
 
 
 def test_when_the_database_goes_away_runs_are_saved_and_nothing_is_lost(

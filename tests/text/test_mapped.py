@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from processes_for_tests import PATIENCE, started
 from varsmooth.errors import InputError
 from varsmooth.text import EOS, UNK, Corpus, Vocab, chunks, encoding, mapped, open_corpus, splits
 from varsmooth.text.batches import Windows
@@ -407,9 +407,11 @@ def test_two_processes_at_once_make_one_entry(make_folder: MakeFolder, own_cache
         "import sys; from varsmooth.text import chunks, Corpus; chunks.CHUNK = 5000; "
         "print(Corpus.from_folder(sys.argv[1], mapped=True, min_count=2).train.long().sum().item())"
     )
-    both = [subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE) for _ in range(2)]
-    sums = [int(process.communicate(timeout=120)[0]) for process in both]
-    assert [process.returncode for process in both] == [0, 0]
+    with ExitStack() as stack:
+        both = [stack.enter_context(started(["-c", program, str(folder)])) for _ in range(2)]
+        said = [process.communicate(timeout=PATIENCE) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    sums = [int(out) for out, _ in said]
     assert sums == 2 * [int(Corpus.from_folder(folder, min_count=2, mapped=False).train.sum())]
     assert len(entries(own_cache)) == 1
 

@@ -102,7 +102,7 @@ def test_same_in_another_process(prose: dict[str, list[str]]) -> None:
         "print(hashlib.sha256(repr(texts).encode()).hexdigest())"
     )
     seeds = {**os.environ, "PYTHONHASHSEED": "4321"}
-    other = subprocess.run([sys.executable, "-c", program], env=seeds, capture_output=True, text=True, check=True)
+    other = subprocess.run([sys.executable, "-c", program], env=seeds, capture_output=True, text=True, check=True, timeout=120)
     assert other.stdout.strip() == hashlib.sha256(repr(split_texts(prose)).encode()).hexdigest()
 
 

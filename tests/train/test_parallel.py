@@ -11,8 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from networks_for_tests import TINY, tiny_config, tiny_corpus
+from processes_for_tests import PATIENCE, started, wait_until
 from varsmooth import Counts, DrawKey, InputError, LanguageModel
 from varsmooth.config import Config
 from varsmooth.experiment import Reporting, start_run
@@ -163,13 +163,11 @@ def run_config() -> Config:
 # What they are held to.
 
 
-def start(folder: Path, rank: int, port: int) -> subprocess.Popen[str]:
+def start(folder: Path, rank: int, port: int) -> AbstractContextManager[subprocess.Popen[str]]:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environment = {**os.environ, **{name: str(value) for name, value in place.items()}, "OMP_NUM_THREADS": "1"}
+    environment = {name: str(value) for name, value in place.items()}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, __file__, str(folder)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    return started([__file__, str(folder)], env=environment, stderr=subprocess.STDOUT)
 
 
 def free_port() -> int:
@@ -189,13 +187,10 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file(kept(alone), folder / "alone.half")
     (folder / "alone.json").write_text(json.dumps(alone.meta()))
     port = free_port()
-    started = [start(folder, rank, port) for rank in (0, 1)]
-    try:
-        said = [process.communicate(timeout=300)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    with ExitStack() as stack:
+        both = [stack.enter_context(start(folder, rank, port)) for rank in (0, 1)]
+        said = [process.communicate(timeout=300)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], "\n".join(said)
     return folder
 
 
@@ -382,15 +377,9 @@ SETTINGS = (
 )
 
 
-def under_torchrun(*arguments: str, several: bool = True) -> subprocess.Popen[str]:
+def under_torchrun(*arguments: str, several: bool = True) -> AbstractContextManager[subprocess.Popen[str]]:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if several else []
-    return subprocess.Popen(
-        [sys.executable, *torchrun, "-m", "varsmooth", "train", *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    return started([*torchrun, "-m", "varsmooth", "train", *arguments])
 
 
 def new(out: Path, *settings: str) -> list[str]:
@@ -398,22 +387,19 @@ def new(out: Path, *settings: str) -> list[str]:
     return ["--recipe", "smoothing-kneser-ney", "--out", str(out), *changes]
 
 
-def ended(started: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        said, complained = started.communicate(timeout=240)
-    finally:
-        started.kill()
-    return started.returncode, said, complained
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    said, complained = process.communicate(timeout=PATIENCE)
+    return process.returncode, said, complained
+
+
+def ran(*arguments: str, several: bool = True) -> tuple[int, str, str]:
+    """Run a command to its end, or into the end of patience."""
+    with under_torchrun(*arguments, several=several) as process:
+        return ended(process)
 
 
 def saved_step(run: Path) -> int:
     return max((state_step(path) for path in RunFolder(run).state_paths()), default=0) if run.exists() else 0
-
-
-def wait_for_step(run: Path, step: int, started: subprocess.Popen[str]) -> None:
-    while saved_step(run) < step:
-        assert started.poll() is None, started.communicate()
-        time.sleep(0.005)
 
 
 @pytest.fixture(scope="module")
@@ -434,7 +420,7 @@ def assert_same_run(run: Path, uninterrupted: RunFolder, processes: int) -> None
 
 @pytest.mark.slow
 def test_only_the_first_process_speaks(tmp_path, uninterrupted):
-    status, said, complained = ended(under_torchrun(*new(tmp_path / "run"), "--json"))
+    status, said, complained = ran(*new(tmp_path / "run"), "--json")
     assert status == 0, complained
     assert json.loads(said)["hardware"]["processes"] == 2
     assert complained.count("step 400/400") == 1
@@ -449,16 +435,16 @@ def test_only_the_first_process_speaks(tmp_path, uninterrupted):
 )
 def test_a_stopped_run_goes_on_with_another_number_of_processes(tmp_path, uninterrupted, several, number):
     out = tmp_path / "run"
-    started = under_torchrun(*new(out), several=several)
-    wait_for_step(out, 60, started)
-    started.send_signal(number)
-    status, _, complained = ended(started)
+    with under_torchrun(*new(out), several=several) as process:
+        wait_until(lambda: saved_step(out) >= 60, process)
+        process.send_signal(number)
+        status, _, complained = ended(process)
     record = RunFolder(out).read_record()
     assert (status != 0, record["status"], record["signal"]) == (True, "stopped", number), complained
     assert saved_step(out) == record["steps"] < 400
     assert complained.count("varsmooth: stopped at step") == 1
     assert record["hardware"]["processes"] == (2 if several else 1)
-    status, _, complained = ended(under_torchrun("--resume", str(out), several=not several))
+    status, _, complained = ran("--resume", str(out), several=not several)
     assert status == 0, complained
     assert_same_run(out, uninterrupted, 1 if several else 2)
 
@@ -467,17 +453,17 @@ def test_a_stopped_run_goes_on_with_another_number_of_processes(tmp_path, uninte
 @pytest.mark.parametrize("rank", [0, 1])
 def test_where_one_process_is_killed_the_others_end_and_the_run_goes_on(tmp_path, uninterrupted, rank):
     out = tmp_path / "run"
-    started = under_torchrun(*new(out))
-    wait_for_step(out, 60, started)
-    os.kill(process_of(started.pid, rank), signal.SIGKILL)
-    status, _, complained = ended(started)
+    with under_torchrun(*new(out)) as process:
+        wait_until(lambda: saved_step(out) >= 60, process)
+        os.kill(process_of(process.pid, rank), signal.SIGKILL)
+        status, _, complained = ended(process)
     assert status != 0
     assert saved_step(out) >= 60
     if rank == 1:
         record = RunFolder(out).read_record()
         assert (record["status"], record["stopped_because"]) == ("failed", "process lost"), complained
         assert "varsmooth: process 0 of 2 has lost the others" in complained
-    status, _, complained = ended(under_torchrun("--resume", str(out)))
+    status, _, complained = ran("--resume", str(out))
     assert status == 0, complained
     assert_same_run(out, uninterrupted, 2)
 
@@ -502,7 +488,7 @@ def process_of(torchrun: int, rank: int) -> int:
     ids=["recipe", "fleet", "batch", "not finite"],
 )
 def test_what_is_wrong_is_said_once(tmp_path, arguments, complaint):
-    status, said, complained = ended(under_torchrun(*arguments, "--out", str(tmp_path / "new")))
+    status, said, complained = ran(*arguments, "--out", str(tmp_path / "new"))
     assert (status != 0, said) == (True, "")
     assert complained.count(complaint) == 1, complained
 
@@ -511,7 +497,7 @@ def test_what_is_wrong_is_said_once(tmp_path, arguments, complaint):
 def test_a_folder_in_use_is_left_alone(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
-    status, _, complained = ended(under_torchrun(*new(tmp_path / "run")))
+    status, _, complained = ran(*new(tmp_path / "run"))
     assert status != 0
     assert complained.count("is not empty; choose another --out") == 1
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["notes.txt"]

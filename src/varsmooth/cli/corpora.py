@@ -286,8 +286,8 @@ def cache_(*, clear: Annotated[bool, Parameter(negative="")] = False, json_: AsJ
     json_
         Print the list as JSON.
     """
-    entries = cached_entries()
-    freed = remove_entries() if clear else 0
+    entries = remove_entries() if clear else cached_entries()
+    freed = sum(entry.bytes for entry in entries) if clear else 0
     if json_:
         listed = [{"folder": str(e.folder), "bytes": e.bytes, "tokens": e.tokens, "sources": dict(e.sources)} for e in entries]
         print(json.dumps({"entries": listed, "cleared": clear, "freed_bytes": freed}))

@@ -1,4 +1,4 @@
-"""The folder of a sweep: which study it holds, and where that study's database is."""
+"""The folder of a sweep: which study it holds, and where that study's database and text are."""
 
 from __future__ import annotations
 
@@ -6,30 +6,38 @@ import json
 from pathlib import Path
 from typing import Any
 
+from varsmooth.cli.app import errors
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
-from varsmooth.sweep import FILE, Board, Store, check_url, file_url, shown
+from varsmooth.sweep import FILE, GRACE, Board, Store, Study, check_url, file_url, shown
 from varsmooth.text.reading import exists
 
 NOTE = "sweep.json"
+OWN = (FILE, NOTE, f".{NOTE}")
+"""How the names begin of what a sweep makes before its note is there; another worker may be starting it just now."""
+HIDDEN = ":***@"
+"""What stands for a password in the note."""
 
 
-def started_store(out: Path, storage: str | None, study: str, grace: int) -> Store:
+def started_store(out: Path, storage: str | None, study: Study, grace: int) -> Store:
     """Open the database of a sweep, and note in its folder which one it is; a folder serves one study."""
     if grace < 1:
         raise InputError(f"--grace must be at least 1 second, got {grace}")
     note, url = _note(out), check_url(storage) if storage else None
-    if note and note["study"] != study:
-        raise InputError(f"{out} holds the study {note['study']!r}, not {study!r}; choose another --out")
+    if note and note["study"] != study.name:
+        raise InputError(f"{out} holds the study {note['study']!r}, not {study.name!r}; choose another --out")
     if note and url and note["storage"] != shown(url):
-        raise InputError(f"{out} was started with --storage {note['storage']}, not {shown(url)}; choose another --out")
+        raise InputError(f"{out} was started with {_started_with(note)}, not {shown(url)}; choose another --out")
     if note and note["storage"] and not url:
         raise InputError(f"{out} was started with --storage {note['storage']}; give it again")
-    if not note and exists(out) and any(entry.name != FILE for entry in out.iterdir()):
+    if not note and exists(out) and not all(entry.name.startswith(OWN) for entry in _entries(out)):
         raise InputError(f"{out} is not empty and holds no sweep; choose another --out")
-    store = Store(url, grace) if url else _in_folder(out)
+    store = _opened(url, grace) if url else _in_folder(out)
     if not note:
-        write_atomically(out / NOTE, json.dumps({"study": study, "storage": url and shown(url)}).encode())
+        data = study.arms[0].config.data
+        place = {"name": data.name, "data_dir": data.data_dir}
+        about = {"study": study.name, "storage": url and shown(url), "data": place}
+        write_atomically(out / NOTE, json.dumps(about).encode())
     return store
 
 
@@ -38,11 +46,23 @@ def opened_board(out: Path | None, storage: str | None, study: str | None) -> Bo
     note = _note(out) if out is not None else None
     if storage is None and note is None:
         raise InputError(f"{out} is not the folder of a sweep: {NOTE} is missing")
-    url = storage or (note or {}).get("storage")
-    if url:
-        return Board.open(Store(check_url(url)), study or (note or {}).get("study"))
-    assert out is not None
-    return Board.open(Store(file_url(out)), study)
+    url, known = storage or (note or {}).get("storage"), note or {}
+    if url is None:
+        assert out is not None
+        if not exists(out / FILE):
+            raise InputError(f"{out / FILE} is missing; varsmooth sweep with the same study makes it anew from the runs")
+        return Board.open(_opened(file_url(out)), study, known.get("data"))
+    if HIDDEN in url:
+        raise InputError(f"{url}: the password is not kept in {out}: give the whole URL with --storage")
+    return Board.open(_opened(check_url(url)), study or known.get("study"), known.get("data"))
+
+
+def _opened(url: str, grace: int = GRACE) -> Store:
+    return Store(url, grace, say=lambda message: errors.print(f"varsmooth: {message}"))
+
+
+def _started_with(note: dict[str, Any]) -> str:
+    return f"--storage {note['storage']}" if note["storage"] else "a database of its own"
 
 
 def _in_folder(out: Path) -> Store:
@@ -50,7 +70,14 @@ def _in_folder(out: Path) -> Store:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out} cannot be made: {error.strerror}") from None
-    return Store(file_url(out))
+    return _opened(file_url(out))
+
+
+def _entries(out: Path) -> list[Path]:
+    try:
+        return list(out.iterdir())
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be used as a folder: {error.strerror}") from None
 
 
 def _note(out: Path) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from varsmooth.cli.app import BAD_INPUT
 from varsmooth.errors import InputError
 from varsmooth.sweep import Board, SweepEnd
+from varsmooth.text.chunks import default_workers
 from varsmooth.train.loop import Interruptions
 
 LOOK = 2.0
@@ -26,20 +27,19 @@ PATIENCE = 0.1
 def run_processes(arguments: Sequence[str], number: int, board: Board, console: Console) -> SweepEnd:
     """Run so many workers and wait for them; a signal is passed on, and one that dies leaves its trial to the others."""
     with Interruptions() as interruptions:
-        workers = [_start(arguments) for _ in range(number)]
+        workers = [_start(arguments, number) for _ in range(number)]
         relays = [threading.Thread(target=_relay, args=(worker.stderr, console), daemon=True) for worker in workers]
         for relay in relays:
             relay.start()
-        passed_on = False
-        with _bar(console, board) as look:
-            while any(worker.poll() is None for worker in workers):
-                if interruptions.received is not None and not passed_on:
-                    passed_on = True
-                    for worker in workers:
-                        if worker.poll() is None:
-                            worker.send_signal(interruptions.received)
-                look()
-                time.sleep(PATIENCE)
+        try:
+            _watch(workers, interruptions, board, console)
+        finally:
+            # Where looking at the database failed: they save their states, as after a signal to this process.
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.terminate()
+            for worker in workers:
+                worker.wait()
         for relay in relays:
             relay.join()
     if interruptions.received is not None:
@@ -52,9 +52,32 @@ def run_processes(arguments: Sequence[str], number: int, board: Board, console: 
     return SweepEnd(asked=len(board.asked()))
 
 
-def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
+def _watch(workers: Sequence[subprocess.Popen[str]], interruptions: Interruptions, board: Board, console: Console) -> None:
+    """Wait for all workers; pass a signal on to them once."""
+    passed_on = False
+    with _bar(console, board) as look:
+        while any(worker.poll() is None for worker in workers):
+            if interruptions.received is not None and not passed_on:
+                passed_on = True
+                for worker in workers:
+                    if worker.poll() is None:
+                        worker.send_signal(interruptions.received)
+            look()
+            time.sleep(PATIENCE)
+
+
+def _start(arguments: Sequence[str], number: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "varsmooth", "sweep", *arguments, "--worker", str(os.getpid())]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(
+        command, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE, text=True, env=environment_for(number)
+    )
+
+
+def environment_for(number: int) -> dict[str, str]:
+    """The environment of one of so many workers: together they use every core once, unless the user says how many threads."""
+    threads = max(1, default_workers() // number)
+    return {"OMP_NUM_THREADS": str(threads), **os.environ}
 
 
 def _relay(lines: IO[str] | None, console: Console) -> None:

@@ -8,22 +8,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from varsmooth.sweep import StudySummary
+from varsmooth.sweep import StudySummary, mean_and_spread
 
 
 def print_summary(found: StudySummary, console: Console) -> None:
     state = "through" if found.finished else "under way"
     console.print(f"{found.study}: {state}, sampled by {found.sampler}, pruned by {found.pruner}", highlight=False)
-    headings = ("arm", "trials", "steps", "minutes", "best valid", "seeds")
+    console.print(f"the budget of each arm: {found.budget_text()}", highlight=False)
+    headings = ("arm", "trials", "steps", "minutes", "best valid", "seeds: valid", "seeds: test")
     rows = []
     for arm in found.arms:
         used, given, best = arm.used, arm.budget, arm.best
         others = ", ".join(f"{used[state]} {state}" for state in ("pruned", "failed", "open") if used[state])
         trials = f"{used['trials']} of {given['trials'] or 'any'}" + (f" ({others})" if others else "")
         minutes = f"{used['minutes']:.1f}" + (f" of {given['minutes']:g}" if given["minutes"] else "")
-        spread = "" if arm.seeds_valid_spread is None else f" ± {arm.seeds_valid_spread:.2f}"
-        seeds = "" if arm.seeds_valid_mean is None else f"{arm.seeds_valid_mean:.2f}{spread}"
-        rows.append((arm.arm, trials, f"{used['steps']:,}", minutes, figure(best.valid_perplexity if best else None), seeds))
+        steps = f"{used['steps']:,}" + (f" of {given['total_steps']:,}" if given["total_steps"] else "")
+        seeds = mean_and_spread(arm.seeds_valid), mean_and_spread(arm.seeds_test)
+        rows.append((arm.arm, trials, steps, minutes, figure(best.valid_perplexity if best else None), *seeds))
     print_table(headings, rows, console)
     for arm in found.arms:
         if arm.best:

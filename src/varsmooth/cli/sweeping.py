@@ -90,7 +90,7 @@ def sweep(
     """
     loaded = load_study(study, _settings(data, set_))
     number, on_gpu = number_at_once(loaded, at_once)
-    store = started_store(out, storage, loaded.name, grace)
+    store = started_store(out, storage, loaded, grace)
     reporting = Reporting(errors if json_ or worker is not None else Console())
     if worker is None and not on_gpu and number > 1:
         board = join(loaded, store, Corpora())
@@ -142,8 +142,8 @@ def ask_(
         Print once more the trials that were asked for and not told of, instead of new ones.
     """
     loaded = load_study(study, _settings(data, set_))
-    board = join(loaded, started_store(out, storage, loaded.name, GRACE), Corpora())
-    trials = ask_again(board) if again else ask(board, Claims(out), number)
+    board = join(loaded, started_store(out, storage, loaded, GRACE), Corpora())
+    trials = ask_again(board) if again else ask(board, Claims(out, board.store.folder), number)
     if not trials:
         raise InputError(f"there is no trial to ask for: the study {loaded.name!r} is through, or others work on what is left")
     print(json.dumps(trials, indent=1))
@@ -188,6 +188,7 @@ def tell_(*runs: Path, out: Path, storage: str | None = None, study: str | None 
 def show(
     where: str,
     *,
+    storage: str | None = None,
     study: str | None = None,
     report: Path | None = None,
     force: Annotated[bool, Parameter(negative="")] = False,
@@ -207,6 +208,8 @@ def show(
     ----------
     where
         The folder of a sweep, or the URL of its database.
+    storage
+        The URL of a folder's database, where it has a password, which the folder does not keep.
     study
         The study's name, where a database holds several.
     report
@@ -219,7 +222,7 @@ def show(
     if report is not None:
         _check_page(report, force)
     is_url = "://" in where
-    board = opened_board(None, where, study) if is_url else opened_board(Path(where), None, study)
+    board = opened_board(None, where, study) if is_url else opened_board(Path(where), storage, study)
     found = summarize(board, None if is_url else Path(where))
     if report is not None:
         write_sweep_page(report, found)

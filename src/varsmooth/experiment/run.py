@@ -31,7 +31,6 @@ from varsmooth.experiment.together import (
     writer_for,
 )
 from varsmooth.text import Corpus, Vocab
-from varsmooth.text.counts import Counts
 from varsmooth.train.build import build_network, build_proposal, resolve_device
 from varsmooth.train.checkpoint import load_latest_state
 from varsmooth.train.display import RunDisplay
@@ -39,7 +38,6 @@ from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import Lane, settled
 from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
-from varsmooth.train.parallel import Ranks
 from varsmooth.train.trainer import NotFiniteError, Trainer
 
 Steps: TypeAlias = Generator[None, None, Record]
@@ -64,7 +62,7 @@ def new_run(config: Config, out: Path, session: Session) -> Steps:
     config, ranks = from_anywhere(config), session.ranks
     with ranks.first_here_goes_first():
         corpus = session.corpora.of(config)
-    trainer = _trainer(config, corpus, ranks)
+    trainer = _trainer(config, corpus, session)
     refuse_differences(ranks, config, corpus, trainer)
     with folder_to_create(out, ranks) as folder:
         folder.write(folder.config_path, to_toml(config).encode())
@@ -82,7 +80,7 @@ def continued_run(run: Path, session: Session) -> Steps:
         vocab = Vocab.load(folder.vocab_path) if folder.vocab_path.exists() else None
         with ranks.first_here_goes_first():
             corpus = session.corpora.of(config, vocab)
-        trainer = _trainer(config, corpus, ranks)
+        trainer = _trainer(config, corpus, session)
         record = folder.read_record() if folder.record_path.exists() else {}
         refuse_changes(folder, record, config, corpus)
         if ranks.first:
@@ -115,11 +113,10 @@ def _exhausted(steps: Steps, lane: Lane, interruptions: Interruptions) -> Record
             return record
 
 
-def _trainer(config: Config, corpus: Corpus, ranks: Ranks) -> Trainer:
+def _trainer(config: Config, corpus: Corpus, session: Session) -> Trainer:
     device = resolve_device(config.train.device)
-    counts = Counts.from_ids(corpus.train, len(corpus.vocab))
-    network = build_network(config, len(corpus.vocab), build_proposal(config, counts))
-    return Trainer(network, corpus.train, config.train, device, ranks)
+    network = build_network(config, len(corpus.vocab), build_proposal(config, session.corpora.counts_of(corpus)))
+    return Trainer(network, corpus.train, config.train, device, session.ranks)
 
 
 @dataclass
@@ -186,7 +183,7 @@ class _Run:
         settings, folder_name = self.config.train, self.folder.path.name
         return RunDisplay(
             self.session.screen,
-            folder_name if self.session.screen.shared else self.config.name or folder_name,
+            self.session.title or (folder_name if self.session.screen.shared else self.config.name or folder_name),
             settings.steps,
             self.first_step,
             settings.batch * settings.window,

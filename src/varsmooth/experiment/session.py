@@ -13,6 +13,7 @@ from rich.console import Console
 from varsmooth.config import Config, DataConfig
 from varsmooth.experiment.together import SharedInterruptions
 from varsmooth.text import Corpus, Vocab, open_corpus
+from varsmooth.text.counts import Counts
 from varsmooth.text.named import DESCRIPTIONS
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
@@ -34,10 +35,11 @@ class Reporting:
 
 
 class Corpora:
-    """Opens each corpus once, however many runs read it."""
+    """Opens and counts each corpus once, however many runs read it."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[DataConfig, str | None], Corpus] = {}
+        self._counts: dict[str, Counts] = {}
 
     def of(self, config: Config, vocab: Vocab | None = None) -> Corpus:
         key = config.data, None if vocab is None else vocab.checksum
@@ -46,6 +48,13 @@ class Corpora:
             # A run that is resumed asks for the vocabulary that it was started with.
             self._opened[key] = self._opened[config.data, corpus.vocab.checksum] = corpus
         return self._opened[key]
+
+    def counts_of(self, corpus: Corpus) -> Counts:
+        """Count the words and neighbours of train: for a large text that takes longer than a short trial."""
+        key = f"{corpus.checksums['train']} {corpus.vocab.checksum} {corpus.train.numel()}"
+        if key not in self._counts:
+            self._counts[key] = Counts.from_ids(corpus.train, len(corpus.vocab))
+        return self._counts[key]
 
 
 @dataclass
@@ -69,6 +78,8 @@ class Session:
     corpora: Corpora = field(default_factory=Corpora)
     ranks: Ranks = field(default_factory=Ranks)
     """the processes that train its run together; a fleet has none but this"""
+    title: str | None = None
+    """what a run is called where others are shown beside it"""
     gauge: Gauge = field(default_factory=Gauge)
     """of the run that it is given to; in a fleet each has its own"""
 

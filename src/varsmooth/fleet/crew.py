@@ -86,7 +86,7 @@ class Crew:
         """Build a run, or go on with the one in ``path``; False where a signal arrives meanwhile, and it came to nothing."""
         reins = Reins(self.session.interruptions)
         gauge = Gauge()
-        session = replace(self.session, interruptions=reins, gauge=gauge)
+        session = replace(self.session, interruptions=reins, gauge=gauge, title=trial.name)
         begun = RunFolder(path).config_path.is_file()
         steps = continued_run(path, session) if begun else new_run(trial.config, path, session)
         member = Member(trial, path, lane_for(trial.config), steps, reins, gauge)
@@ -111,11 +111,11 @@ class Crew:
         if not any(moved):
             time.sleep(NAP)
 
-    def stop(self, name: str) -> None:
-        """Have one run save its state and end."""
+    def stop(self, name: str, number: int = ON_ITS_OWN) -> None:
+        """Have one run save its state and end, as after this signal."""
         for member in self.members:
             if member.trial.name == name:
-                member.reins.received = ON_ITS_OWN
+                member.reins.received = number
 
     def stop_training(self) -> None:
         """Have every run save its state and end, but for those that only have to be evaluated."""

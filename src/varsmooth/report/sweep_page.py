@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
 from varsmooth.report.page import data_uri, document, plain_table
-from varsmooth.report.plots import DARK, LIGHT, MissingPlotError, Theme, add_legend, as_png, blank_figure, colour_axes
-from varsmooth.sweep import ArmSummary, StudySummary
-
-Cost = Literal["trials", "minutes"]
-NOTE = "line: the best so far; dots: trials that ended there; crosses: pruned"
+from varsmooth.report.plots import DARK, LIGHT, MissingPlotError
+from varsmooth.report.sweep_plot import Cost, sweep_picture
+from varsmooth.sweep import ArmSummary, StudySummary, mean_and_spread
 
 
 def write_sweep_page(path: Path, study: StudySummary) -> None:
@@ -29,46 +27,18 @@ def render_sweep_page(study: StudySummary) -> str:
     """Return the text of the page."""
     title = f"Sweep {study.study}"
     state = "It is through." if study.finished else "It is under way."
-    opening = f"{len(study.arms)} arms with equal budgets, sampled by {study.sampler}, pruned by {study.pruner}. {state}"
+    arms = "1 arm" if len(study.arms) == 1 else f"{len(study.arms)} arms"
+    opening = f"{arms}, each with {study.budget_text()}; sampled by {study.sampler}, pruned by {study.pruner}. {state}"
     body = [
         f"<header><h1>{escape(title)}</h1><p>{escape(opening)}</p></header>",
         f"<section><h2>Budgets and results</h2>{_results(study.arms)}</section>",
+        f"<section><h2>Best configurations</h2>{''.join(map(_best, study.arms))}</section>",
         f"<section><h2>Perplexity over trials</h2>{_picture(study, 'trials')}</section>",
         f"<section><h2>Perplexity over cost</h2>{_picture(study, 'minutes')}</section>",
         f"<section><h2>Importance of parameters</h2>{''.join(map(_importance, study.arms))}</section>",
         f"<section><h2>Arms</h2>{''.join(map(_arm, study.arms))}</section>",
     ]
     return document(title, "\n".join(body))
-
-
-def sweep_picture(study: StudySummary, cost: Cost, theme: Theme = LIGHT) -> bytes:
-    """Return a PNG of development perplexity over trials or minutes, one colour per arm."""
-    arms = [arm for arm in study.arms if any(trial.valid_perplexity is not None for trial in arm.trials)]
-    if not arms:
-        raise InputError("nothing to draw: no trial of this study has ended with a perplexity")
-    figure = blank_figure()
-    axes = figure.add_subplot()
-    lines = [_draw(axes, arm, cost, theme.lines[number % len(theme.lines)]) for number, arm in enumerate(arms)]
-    axes.set_xlabel({"trials": "trials", "minutes": "minutes of training"}[cost], color=theme.ink)
-    axes.set_ylabel("development perplexity", color=theme.ink)
-    axes.set_title(NOTE, color=theme.ink, fontsize=8, loc="right", alpha=0.7)
-    colour_axes(axes, theme)
-    add_legend(axes, lines, [arm.arm for arm in arms], theme)
-    return as_png(figure, theme)
-
-
-def _draw(axes: Any, arm: ArmSummary, cost: Cost, colour: str) -> Any:
-    places = [number if cost == "trials" else trial.minutes_so_far for number, trial in enumerate(arm.trials, start=1)]
-    known = [(x, trial) for x, trial in zip(places, arm.trials, strict=True) if trial.valid_perplexity is not None]
-    for state, marker in (("finished", "o"), ("pruned", "x")):
-        points = [(x, trial.valid_perplexity) for x, trial in known if trial.state == state]
-        if points:
-            axes.scatter(*zip(*points, strict=True), color=colour, marker=marker, s=16, alpha=0.6)
-    complete = [(x, float(trial.valid_perplexity or 0)) for x, trial in known if trial.state == "finished"]
-    values = [value for _, value in complete]
-    best = [min(values[: number + 1]) for number in range(len(values))]
-    (line,) = axes.step([x for x, _ in complete], best, where="post", color=colour, linewidth=2)
-    return line
 
 
 def _picture(study: StudySummary, cost: Cost) -> str:
@@ -94,30 +64,39 @@ def _results(arms: Sequence[ArmSummary]) -> str:
         "steps",
         "minutes",
         "best valid",
-        "of",
         "seeds: valid",
-        "test",
+        "seeds: test",
     )
     return plain_table(headings, [_row(arm) for arm in arms])
 
 
 def _row(arm: ArmSummary) -> list[str]:
     used, given = arm.used, arm.budget
-    tests = [f"{entry.test_perplexity:.2f}" for entry in arm.seeds if entry.test_perplexity is not None]
-    spread = "" if arm.seeds_valid_spread is None else f" ± {arm.seeds_valid_spread:.2f}"
     return [
         arm.arm,
         f"{used['trials']} of {given['trials'] or 'any number'}",
         str(used["pruned"]),
         str(used["failed"]),
         f"{given['steps_per_trial']:,}",
-        f"{used['steps']:,}",
+        f"{used['steps']:,}" + (f" of {given['total_steps']:,}" if given["total_steps"] else ""),
         f"{used['minutes']:.1f}" + (f" of {given['minutes']:g}" if given["minutes"] else ""),
         _figure(arm.best.valid_perplexity if arm.best else None),
-        arm.best.trial if arm.best else "-",
-        "-" if arm.seeds_valid_mean is None else f"{arm.seeds_valid_mean:.2f}{spread}",
-        ", ".join(tests) or "-",
+        mean_and_spread(arm.seeds_valid) or "-",
+        mean_and_spread(arm.seeds_test) or "-",
     ]
+
+
+def _best(arm: ArmSummary) -> str:
+    """What was chosen, and how it did with other seeds."""
+    if arm.best is None:
+        return f'<h3>{escape(arm.arm)}</h3><p class="quiet">None: no trial was trained to the end yet.</p>'
+    chosen = plain_table(
+        ("trial", "valid", *arm.best.params),
+        [(arm.best.trial, _figure(arm.best.valid_perplexity), *map(_value, arm.best.params.values()))],
+    )
+    rows = [(str(s.seed), s.state, _figure(s.valid_perplexity), _figure(s.test_perplexity)) for s in arm.seeds]
+    seeds = plain_table(("seed", "state", "valid", "test"), rows) if rows else ""
+    return f"<h3>{escape(arm.arm)}</h3>{chosen}{seeds}"
 
 
 def _importance(arm: ArmSummary) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from varsmooth.config import Config, to_mapping
 from varsmooth.errors import InputError
@@ -13,18 +13,23 @@ from varsmooth.experiment import Record
 from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.sweep.board import CODE, DATA, Board, refuse_other_code, refuse_other_data
 from varsmooth.sweep.claims import Claims
+from varsmooth.sweep.outcomes import curve_of, outcome_of
 from varsmooth.sweep.sampling import rounded
-from varsmooth.sweep.stage import ASKED, RUN, SECONDS, SLOT, Stage, Ticket
-from varsmooth.sweep.worker import curve_of, outcome_of
+from varsmooth.sweep.settings import refuse_other_settings
+from varsmooth.sweep.stage import Stage
+from varsmooth.sweep.ticket import ASKED, RUN, SECONDS, SLOT, Ticket
 from varsmooth.train.folder import RunFolder
 
-FREE = ("data.name", "data.data_dir", "train.device", "train.engine", "train.threads", "train.save_every")
-"""What may differ where a trial is trained: it changes where and how, and not what."""
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+NOT_THE_TRIALS = ("input", "disk full", "process lost")
+"""Failures of the machine, as where its text is missing: once they are mended, the run can go on."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What was made of a run: ``counted``, ``counted before``, or ``unfinished``, which leaves its slot open."""
+    """What was made of a run: ``counted``, ``counted before``, ``not asked for``, or ``unfinished``: its slot stays open."""
 
     run: str
     outcome: str
@@ -54,25 +59,29 @@ def tell(board: Board, folders: Sequence[Path]) -> list[Told]:
         raise InputError(f"no runs in {', '.join(map(str, folders))}: name the folder that varsmooth train --fleet made")
     slots = {_name(stage, slot): (stage, slot) for stage in [*board.arms, *board.seed_stages()] for slot in stage.wanted()}
     identity = board.identity()
-    found = [(run, *_slot_of(run, slots)) for run in runs]
-    records = [_checked(run, identity) for run in runs]
-    return [_tell(run, stage, slot, record) for (run, stage, slot), record in zip(found, records, strict=True)]
+    found = [(run, *_slot_of(run, slots), _checked(run, identity)) for run in runs]
+    for run, stage, slot, record in found:  # all before the first is counted
+        if (trial := _asked(stage, slot)) is not None:
+            refuse_other_settings(run, record.get("config") or {}, stage.config(_params(stage, trial)))
+    return [_tell(run, stage, slot, record) for run, stage, slot, record in found]
+
+
+def _asked(stage: Stage, slot: int) -> FrozenTrial | None:
+    """The trial of a slot that was asked for and not told of."""
+    mine = (trial for trial in stage.trials() if trial.user_attrs[SLOT] == slot)
+    return next((trial for trial in mine if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)), None)
 
 
 def _tell(run: Path, stage: Stage, slot: int, record: Record) -> Told:
-    trials = [trial for trial in stage.trials() if trial.user_attrs[SLOT] == slot]
-    outcome = outcome_of(record)
+    outcome, trial = outcome_of(record), _asked(stage, slot)
     best = (record.get("best") or {}).get("valid_perplexity")
-    if any(stage.is_outcome(trial) for trial in trials):
+    if slot in stage.outcomes():
         return Told(run.name, "counted before", best, record.get("reason"))
-    open_ones = [trial for trial in trials if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)]
-    if not open_ones:
-        raise InputError(f"{run}: nobody was asked for it: its slot waits, or is being trained by a worker of the study")
-    if outcome is None:
-        return Told(run.name, "unfinished")
-    trial = open_ones[0]
+    if trial is None:
+        return Told(run.name, "not asked for", best, "its slot waits, or a worker of the study trains it")
+    if outcome is None or record.get("stopped_because") in NOT_THE_TRIALS:
+        return Told(run.name, "unfinished", reason=record.get("reason"))
     config = stage.config(_params(stage, trial))
-    _refuse_other_settings(run, record.get("config") or {}, config)
     opened = stage.store.attempt(stage.store.optuna.trial.Trial, stage.optuna_study, trial._trial_id)
     ticket = Ticket(stage, slot, opened, config, None, float(record.get("seconds") or 0.0), set(trial.intermediate_values))
     stage.report(ticket, curve_of(RunFolder(run)))
@@ -105,16 +114,6 @@ def _checked(run: Path, identity: Mapping[str, Any]) -> Record:
         refuse_other_code(code, identity[CODE], f"{run}: its machine")
         refuse_other_data(record["data"]["checksums"], identity[DATA], str(run))
     return record
-
-
-def _refuse_other_settings(run: Path, found: Mapping[str, Any], wanted: Config) -> None:
-    for section, values in to_mapping(wanted).items():
-        if section == "name":
-            continue
-        for key, value in values.items():
-            theirs = (found.get(section) or {}).get(key, value)
-            if theirs != value and f"{section}.{key}" not in FREE:
-                raise InputError(f"{run}: was trained with {section}.{key} = {theirs!r}; the trial asked for {value!r}")
 
 
 def _entry(name: str, config: Config) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from varsmooth.config import Config
 from varsmooth.errors import InputError
 from varsmooth.experiment import Corpora
 from varsmooth.sweep.claims import Claims
-from varsmooth.sweep.stage import ASKED, Stage, Ticket, winner
+from varsmooth.sweep.stage import Stage, winner
 from varsmooth.sweep.storage import Store, shown
 from varsmooth.sweep.study import Study, study_changes, study_from_mapping, study_mapping
+from varsmooth.sweep.ticket import ASKED, Ticket
 from varsmooth.train.environment import environment
 
 STUDY, CODE, DATA = "varsmooth.study", "varsmooth.code", "varsmooth.data"
@@ -42,10 +43,10 @@ class Board:
         return board
 
     @classmethod
-    def open(cls, store: Store, name: str | None = None) -> Board:
-        """Open a study that has been started, by its name where there are several."""
+    def open(cls, store: Store, name: str | None = None, data: Mapping[str, Any] | None = None) -> Board:
+        """Open a study that has been started, by its name where there are several; ``data`` says where its text is here."""
         attributes = _attributes(store, name)
-        return cls(study_from_mapping(attributes[STUDY], attributes[DATA]["name"]), store)
+        return cls(study_from_mapping(attributes[STUDY], data or {"name": attributes[DATA]["name"]}), store)
 
     def identity(self) -> dict[str, Any]:
         """What the study's workers agree on besides the study: their code and their text."""

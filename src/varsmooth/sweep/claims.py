@@ -23,10 +23,10 @@ class Claim:
 
 
 class Claims:
-    """The claims on the slots of a sweep's folder."""
+    """The claims of the processes that share a folder: a sweep's own, or that of the SQLite file which several sweeps share."""
 
-    def __init__(self, out: Path) -> None:
-        self.folder = out.absolute() / FOLDER
+    def __init__(self, out: Path, database: Path | None = None) -> None:
+        self.folder = (database or out.absolute()) / FOLDER
         self.place = f"{socket.gethostname()}:{out.absolute()}"
         """names this folder among those of all machines"""
 

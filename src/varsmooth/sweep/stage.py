@@ -8,54 +8,20 @@ slot at once, the trial with the lower number counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from varsmooth.config import Config
+from varsmooth.errors import InputError
 from varsmooth.sweep.claims import Claim, Claims
 from varsmooth.sweep.sampling import first_points, pruner_of, rounded, seeded_sampler, suggest
 from varsmooth.sweep.space import Choice, Space, grid, with_values
 from varsmooth.sweep.storage import Store
 from varsmooth.sweep.study import Arm, Budget, Pruner, Sampler, Study
+from varsmooth.sweep.ticket import ASKED, PLACE, REASON, SECONDS, SLOT, STEPS, SUPERSEDED, Ticket
 
 if TYPE_CHECKING:
-    import optuna
     from optuna.trial import FrozenTrial
-
-SLOT, REASON, SUPERSEDED, PLACE, ASKED, STEPS, SECONDS, RUN = (
-    "slot",
-    "reason",
-    "superseded",
-    "place",
-    "asked",
-    "steps",
-    "seconds",
-    "run",
-)
-"""What varsmooth writes beside Optuna's own fields of a trial."""
-
-
-@dataclass
-class Ticket:
-    """A slot that this process has claimed."""
-
-    stage: Stage
-    slot: int
-    trial: optuna.Trial
-    config: Config
-    claim: Claim | None
-    seconds: float = 0.0
-    reported: set[int] = field(default_factory=set)
-    lost: bool = False
-    """whether another worker was given the slot because this one was silent for too long"""
-
-    @property
-    def name(self) -> str:
-        return f"{self.stage.arm.name}-{self.stage.label(self.slot)}"
-
-    @property
-    def identity(self) -> int:
-        return int(self.trial._trial_id)
 
 
 class Stage:
@@ -67,6 +33,7 @@ class Stage:
         self.space: Space = {"train.seed": Choice(study.seeds)} if seeds else arm.space
         self.budget = Budget(study.budget.steps, len(study.seeds)) if seeds else study.budget
         self.sampler = Sampler("grid") if seeds else study.sampler
+        self._lock = self.title.replace("/", "~")
         self.optuna_study = store.study(self.title)
         self.optuna_study.pruner = pruner_of(store.optuna, Pruner() if seeds else study.pruner)
 
@@ -99,6 +66,10 @@ class Stage:
         """What all trials have cost, those of dead workers included."""
         return sum(float(trial.user_attrs.get(SECONDS, 0.0)) for trial in self.trials())
 
+    def steps(self) -> int:
+        """How many steps all trials have taken that are through."""
+        return sum(int(trial.user_attrs.get(STEPS, 0)) for trial in self.trials())
+
     def finished(self) -> bool:
         """Whether the budget is spent."""
         return len(self.outcomes()) >= len(self.wanted())
@@ -106,14 +77,18 @@ class Stage:
     def wanted(self) -> range:
         """The slots that the budget pays for."""
         most = self.budget.trials
-        if self.budget.minutes is None:
+        if self.budget.minutes is None and self.budget.total_steps is None:
             return range(most or 0)
         known = {trial.user_attrs[SLOT] for trial in self.trials()}
         begun = max(known, default=-1) + 1
-        spent = self.seconds() >= 60 * self.budget.minutes
         waiting = any(trial.state.name == "WAITING" for trial in self.trials())
-        wanted = begun if spent or waiting else begun + 1
+        wanted = begun if waiting or self._spent() else begun + 1
         return range(wanted if most is None else min(wanted, most))
+
+    def _spent(self) -> bool:
+        """Whether the minutes or the steps are used up."""
+        minutes, steps = self.budget.minutes, self.budget.total_steps
+        return (minutes is not None and self.seconds() >= 60 * minutes) or (steps is not None and self.steps() >= steps)
 
     def best(self) -> FrozenTrial | None:
         """The trial with the lowest development perplexity among those that were trained to the end."""
@@ -139,7 +114,7 @@ class Stage:
 
     def claim(self, claims: Claims, *, asked: bool = False, take_back: bool = False) -> Ticket | None:
         """Claim a slot: one that a dead process of this place left first, then one that waits; None where there is none."""
-        if filling := claims.take(f"{self.arm.name}-{'seeds' if self.seeds else 'trials'}"):
+        if filling := claims.take(f"{self._lock}-slots"):
             # One process of a place at a time: SQLite would number two trials alike that are queued at once.
             try:
                 self.fill()
@@ -206,14 +181,15 @@ class Stage:
         """Whether this place is where a trial's worker was; a trial that was asked for is somewhere else."""
         if trial.user_attrs.get(ASKED):
             return take_back
-        if PLACE not in trial.user_attrs and self.store.shared:
-            return False  # its worker has only just taken it, or will be missed soon
-        return bool(trial.user_attrs.get(PLACE, claims.place) == claims.place)
+        if not self.store.shared:
+            return True  # all workers of a file share its locks, whatever its folder or the machine is called by now
+        # Without a place its worker has only just taken it, or will be missed soon.
+        return bool(trial.user_attrs.get(PLACE) == claims.place)
 
     def _locked(self, trial: FrozenTrial, claims: Claims, take: Callable[[FrozenTrial, Claim], Ticket | None]) -> Ticket | None:
         """Take a trial under the lock of its slot."""
         slot = trial.user_attrs[SLOT]
-        claim = claims.take(f"{self.arm.name}-{self.label(slot)}")
+        claim = claims.take(f"{self._lock}-{self.label(slot)}")
         if claim is None:
             return None
         try:
@@ -222,6 +198,8 @@ class Stage:
             ticket = take(now, claim) if now.state == trial.state else None
             if ticket is not None and ticket.claim is not None:
                 self._note(ticket, {PLACE: claims.place})
+        except self.store.optuna.exceptions.UpdateFinishedTrialError:
+            ticket = None  # another machine has just given it up for dead
         except BaseException:
             claim.release()
             raise
@@ -229,10 +207,14 @@ class Stage:
             claim.release()
         return ticket
 
-    def _adopt(self, trial: FrozenTrial, claim: Claim) -> Ticket:
+    def _adopt(self, trial: FrozenTrial, claim: Claim) -> Ticket | None:
         """Go on with a trial whose worker has died here."""
+        if self.store.shared:
+            # At once: the signs of the one that died are old, and another machine would give the slot away.
+            self.store.attempt(self.store.storage.record_heartbeat, trial._trial_id)
         ticket = self._ticket(trial, claim)
-        self._note(ticket, {ASKED: False})
+        if ticket is not None:
+            self._note(ticket, {ASKED: False})
         return ticket
 
     def _pop(self, trial: FrozenTrial, claim: Claim | None) -> Ticket | None:
@@ -244,6 +226,8 @@ class Stage:
         if not self.store.attempt(storage.set_trial_state_values, trial._trial_id, state=states.RUNNING):
             return None
         ticket = self._ticket(trial, claim)
+        if ticket is None:
+            return None
         same = [other for other in self.trials() if other.user_attrs[SLOT] == ticket.slot and other.number != trial.number]
         if any(self.is_outcome(other) or (not other.state.is_finished() and other.number < trial.number) for other in same):
             self.tell(ticket, "FAIL", None, {SUPERSEDED: True})
@@ -258,13 +242,22 @@ class Stage:
             claim.release()
         return ticket
 
-    def _ticket(self, trial: FrozenTrial, claim: Claim | None) -> Ticket:
+    def _ticket(self, trial: FrozenTrial, claim: Claim | None) -> Ticket | None:
+        """Open a trial; None where its parameters exclude each other, which fails it alone."""
         slot = trial.user_attrs[SLOT]
         self.optuna_study.sampler = seeded_sampler(self.store.optuna, self.sampler, f"{self.title} {slot}")
         opened = self.store.attempt(self.store.optuna.trial.Trial, self.optuna_study, trial._trial_id)
         params = {key: self.store.attempt(suggest, opened, key, self.space) for key in self.space}
-        seconds = float(trial.user_attrs.get(SECONDS, 0.0))
-        return Ticket(self, slot, opened, self.config(params), claim, seconds, set(trial.intermediate_values))
+        seconds, config, reason = float(trial.user_attrs.get(SECONDS, 0.0)), self.arm.config, None
+        try:
+            config = self.config(params)
+        except InputError as error:
+            reason = str(error)
+        ticket = Ticket(self, slot, opened, config, claim, seconds, set(trial.intermediate_values))
+        if reason is not None:
+            self.tell(ticket, "FAIL", None, {REASON: reason})
+            return None
+        return ticket
 
 
 def winner(stage: Stage) -> Arm | None:

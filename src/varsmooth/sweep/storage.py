@@ -27,13 +27,15 @@ GRACE = 120
 WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between attempts to reach a database that does not answer: a minute in all."""
 SIGNS_PER_GRACE = 4
+HOPELESS = ("unable to open", "not a database", "malformed", "readonly", "full")
+"""What SQLite says of a file where waiting changes nothing."""
 
 Answer = TypeVar("Answer")
 Question = ParamSpec("Question")
 
 
 class StorageDownError(InputError):
-    """The database has not answered for a minute."""
+    """The database has not answered for a minute, or its file cannot be used."""
 
 
 def import_optuna() -> Any:
@@ -52,8 +54,16 @@ def import_optuna() -> Any:
 class Store:
     """An Optuna storage, with patience for a database that is away."""
 
-    def __init__(self, url: str, grace: int = GRACE, waits: tuple[float, ...] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        grace: int = GRACE,
+        waits: tuple[float, ...] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``say`` is told when a wait for the database begins."""
         self.optuna = import_optuna()
+        self.say = say
         self.url, self.shared = url, not url.startswith("sqlite:")
         self.waits = WAITS if waits is None else waits
         self.interval = max(1, grace // SIGNS_PER_GRACE)
@@ -68,19 +78,29 @@ class Store:
         """The file that a sweep's folder keeps when no URL is given."""
         return cls(file_url(folder))
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder that an SQLite file is in."""
+        return None if self.shared else Path(self.url.removeprefix("sqlite:///")).absolute().parent
+
     def attempt(self, ask: Callable[Question, Answer], *args: Question.args, **options: Question.kwargs) -> Answer:
         """Return the database's answer, after waiting where it is away; asking twice must do no harm."""
         sql = self._sqlalchemy_errors()
-        for wait in (*self.waits, None):
+        for number, wait in enumerate((*self.waits, None)):
             try:
                 with quiet(self.optuna):
                     return ask(*args, **options)
             except (self.optuna.exceptions.StorageInternalError, *sql) as error:
+                reason = _reason(error)
+                if not self.shared and any(sign in reason for sign in HOPELESS):
+                    raise StorageDownError(f"{shown(self.url)}: cannot be used as the database of a sweep: {reason}") from None
                 if wait is None:
                     raise StorageDownError(
-                        f"{shown(self.url)}: the database does not answer ({_reason(error)}); nothing is lost: "
+                        f"{shown(self.url)}: the database does not answer ({reason}); nothing is lost: "
                         "run the same command again when it is back"
                     ) from None
+                if number == 1:  # not the first: two workers that make the tables at once meet there
+                    self.say(f"{shown(self.url)}: the database does not answer ({reason}); trying again for a minute")
                 time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 

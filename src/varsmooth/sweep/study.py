@@ -19,12 +19,14 @@ Mapped: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Budget:
-    """What every arm may spend; whichever of ``trials`` and ``minutes`` is used up first ends it."""
+    """What every arm may spend; whichever of ``trials``, ``total_steps`` and ``minutes`` is used up first ends it."""
 
     steps: int
     """training steps of a trial"""
     trials: int | None = None
     minutes: float | None = None
+    total_steps: int | None = None
+    """training steps of all trials together; those that were given up early leave more to others"""
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,11 @@ def study_mapping(study: Study) -> dict[str, Any]:
     return {"name": study.name, **parts, "seeds": list(study.seeds), "arms": arms}
 
 
-def study_from_mapping(mapping: Mapped, data: str) -> Study:
-    """Read ``study_mapping`` back, with the data set's name, which it leaves out."""
+def study_from_mapping(mapping: Mapped, data: Mapped) -> Study:
+    """Read ``study_mapping`` back, with the name of the data set and its place, which it leaves out."""
     arms = []
     for name, arm in mapping["arms"].items():
-        config = with_values(Config(), {**arm["config"], "data.name": data}, "the study")
+        config = with_values(Config(), {**arm["config"], **{f"data.{key}": value for key, value in data.items()}}, "the study")
         arms.append(Arm(name, replace(config, name=name), space_from_mapping(arm["space"])))
     return Study(
         mapping["name"],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
 from varsmooth.config import config_from_mapping, override, parse_toml, read_toml
 from varsmooth.errors import InputError, check_choice, nearest
+from varsmooth.experiment import from_anywhere
 from varsmooth.fleet.trials import NAME
 from varsmooth.recipe import load_recipe
 from varsmooth.sweep.space import Choice, Range, Space, flattened, grid_size, parse_space, with_values
@@ -54,13 +55,14 @@ def parse_study(table: Mapped, source: str, folder: Path, settings: Sequence[str
     if not isinstance(entries, list) or not entries:
         raise InputError(f'{source}: arms: needs at least one [[arms]] with a recipe, such as recipe = "vanilla"')
     budget = _budget(table.get("budget"), f"{source}: budget")
-    base["train.steps"] = budget.steps
+    if base.setdefault("train.steps", budget.steps) != budget.steps:
+        raise InputError(f"{source}: base: train.steps is {base['train.steps']}, and budget.steps {budget.steps}; leave it out")
     arms = [_arm(entry, base, common, settings, f"{source}: arm {number}", folder) for number, entry in enumerate(entries, 1)]
     _check_arms(arms, source)
     if sampler.kind == "grid":
         budget = _grid_budget(budget, arms, source)
-    elif budget.trials is None and budget.minutes is None:
-        raise InputError(f"{source}: budget: needs trials or minutes, for each arm")
+    elif budget.trials is None and budget.minutes is None and budget.total_steps is None:
+        raise InputError(f"{source}: budget: needs trials, total_steps or minutes, for each arm")
     return Study(name, budget, sampler, pruner, _seeds(table.get("seeds", []), f"{source}: seeds"), tuple(arms))
 
 
@@ -86,7 +88,7 @@ def _arm(entry: Any, base: Mapped, common: Space, settings: Sequence[str], sourc
     config = override(with_values(config, {**base, **own}, source), settings)
     if config.train.steps != base["train.steps"]:
         raise InputError("--set train.steps: the steps of a trial are part of the study's budget; change budget.steps")
-    arm = Arm(name, replace(config, name=name), space)
+    arm = Arm(name, from_anywhere(replace(config, name=name)), space)
     _check_values(arm, source)
     return arm
 
@@ -117,6 +119,14 @@ def _check_arms(arms: list[Arm], source: str) -> None:
     for number, name in enumerate(names):
         if name in names[:number]:
             raise InputError(f"{source}: two arms are called {arms[number].name!r}; give each a name of its own")
+    wanted = asdict(arms[0].config.data)
+    for arm in arms[1:]:
+        for key, value in asdict(arm.config.data).items():
+            if value != wanted[key]:
+                raise InputError(
+                    f"{source}: the arms {arms[0].name!r} and {arm.name!r} have other texts, as their recipes say: "
+                    f"data.{key} is {wanted[key]!r} and {value!r}; put data or data.{key} under base, for all"
+                )
 
 
 def _grid_budget(budget: Budget, arms: list[Arm], source: str) -> Budget:
@@ -139,14 +149,16 @@ def _grid_budget(budget: Budget, arms: list[Arm], source: str) -> Budget:
 def _budget(table: Any, source: str) -> Budget:
     if not isinstance(table, Mapping):
         raise InputError(f"{source}: is missing: a table such as budget = {{trials = 24, steps = 2000}}, for each arm")
-    _check_keys(table, ("trials", "steps", "minutes"), source)
+    _check_keys(table, ("trials", "steps", "total_steps", "minutes"), source)
     if "steps" not in table:
         raise InputError(f"{source}: steps is missing: how many steps each trial trains")
-    counts = {key: _count(table[key], f"{source}: {key}") for key in ("trials", "steps") if key in table}
+    counts = {key: _count(table[key], f"{source}: {key}") for key in ("trials", "steps", "total_steps") if key in table}
     minutes = table.get("minutes")
     if minutes is not None and (isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < 1e9):
         raise InputError(f"{source}: minutes must be a number above 0, got {minutes!r:.80}")
-    return Budget(counts["steps"], counts.get("trials"), None if minutes is None else float(minutes))
+    if counts.get("total_steps", counts["steps"]) < counts["steps"]:
+        raise InputError(f"{source}: total_steps is less than the {counts['steps']} steps of one trial")
+    return Budget(counts["steps"], counts.get("trials"), None if minutes is None else float(minutes), counts.get("total_steps"))
 
 
 def _options(kind: Any, value: Any, kinds: Sequence[str], source: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from varsmooth.config import to_toml
 from varsmooth.fleet.crew import read_record
 from varsmooth.sweep.board import Board
 from varsmooth.sweep.sampling import rounded
-from varsmooth.sweep.stage import REASON, RUN, SECONDS, SLOT, STEPS, Stage, winner
+from varsmooth.sweep.stage import Stage, winner
+from varsmooth.sweep.ticket import REASON, RUN, SECONDS, SLOT, STEPS
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 LEAST_TRIALS = 8
 """Finished trials below which an importance says nothing."""
 STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The mean over seeds, and their sample standard deviation where there are several."""
+
+    mean: float | None
+    deviation: float | None
 
 
 @dataclass(frozen=True)
@@ -60,8 +70,8 @@ class ArmSummary:
     best_config: str | None
     """as TOML"""
     seeds: list[SeedSummary]
-    seeds_valid_mean: float | None
-    seeds_valid_spread: float | None
+    seeds_valid: Spread
+    seeds_test: Spread
     importance: dict[str, float] | None
     importance_missing: str | None
     trials: list[TrialSummary]
@@ -80,6 +90,21 @@ class StudySummary:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def budget_text(self) -> str:
+        """Say what every arm was given."""
+        given = self.arms[0].budget
+        steps = f"{given['steps_per_trial']:,} steps"
+        parts = [f"{given['trials']:,} trials of {steps}" if given["trials"] else f"trials of {steps}"]
+        parts += [f"{given['total_steps']:,} steps in all"] if given["total_steps"] else []
+        parts += [f"{given['minutes']:g} minutes"] if given["minutes"] else []
+        return " within ".join([parts[0], " and ".join(parts[1:])]) if len(parts) > 1 else parts[0]
+
+
+def mean_and_spread(found: Spread) -> str:
+    """Return "12.34 ± 0.56", as much of it as there is."""
+    deviation = "" if found.deviation is None else f" ± {found.deviation:.2f}"
+    return "" if found.mean is None else f"{found.mean:.2f}{deviation}"
+
 
 def summarize(board: Board, out: Path | None = None) -> StudySummary:
     """Read everything from the database; test figures come from the runs in ``out``, where they are at hand."""
@@ -94,13 +119,17 @@ def _arm(stage: Stage, seeds: Stage | None, out: Path | None) -> ArmSummary:
     trials = _trials(stage, list(outcomes.values()))
     best, found = stage.best(), winner(stage)
     reruns = _seeds(seeds, out) if seeds else []
-    values = [entry.valid_perplexity for entry in reruns if entry.valid_perplexity is not None]
     importance, missing = _importance(stage, [trial for trial in outcomes.values() if trial.state.name == "COMPLETE"])
     counts = {name: sum(trial.state == name for trial in trials) for name in STATES.values()}
     return ArmSummary(
         stage.arm.name,
         stage.finished(),
-        {"trials": stage.budget.trials, "steps_per_trial": stage.budget.steps, "minutes": stage.budget.minutes},
+        {
+            "trials": stage.budget.trials,
+            "steps_per_trial": stage.budget.steps,
+            "total_steps": stage.budget.total_steps,
+            "minutes": stage.budget.minutes,
+        },
         {
             "trials": len(trials),
             **counts,
@@ -111,12 +140,17 @@ def _arm(stage: Stage, seeds: Stage | None, out: Path | None) -> ArmSummary:
         next((trial for trial in trials if best is not None and trial.trial == stage.label(best.user_attrs[SLOT])), None),
         None if found is None else to_toml(found.config),
         reruns,
-        statistics.fmean(values) if values else None,
-        statistics.stdev(values) if len(values) > 1 else None,
+        _spread([entry.valid_perplexity for entry in reruns]),
+        _spread([entry.test_perplexity for entry in reruns]),
         importance,
         missing,
         trials,
     )
+
+
+def _spread(values: Iterable[float | None]) -> Spread:
+    known = [value for value in values if value is not None]
+    return Spread(statistics.fmean(known) if known else None, statistics.stdev(known) if len(known) > 1 else None)
 
 
 def _trials(stage: Stage, outcomes: list[FrozenTrial]) -> list[TrialSummary]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -19,9 +18,11 @@ from varsmooth.fleet.crew import ON_ITS_OWN, Crew, read_record
 from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep.board import Board, beating, identity_of
 from varsmooth.sweep.claims import Claims
-from varsmooth.sweep.stage import REASON, RUN, SECONDS, STEPS, Ticket, winner
+from varsmooth.sweep.outcomes import curve_of, ended_before, marked_pruned, outcome_of, refuse_another_sweeps
+from varsmooth.sweep.stage import winner
 from varsmooth.sweep.storage import StorageDownError, Store
 from varsmooth.sweep.study import Study
+from varsmooth.sweep.ticket import RUN, SECONDS, Ticket
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
@@ -68,7 +69,7 @@ def work(
         session = Session(screen, reporting.tensorboard)
         board = join(study, store, session.corpora)
         with session.interruptions:
-            worker = _Worker(board, Claims(out), out, session, at_once, take_back, parent)
+            worker = _Worker(board, Claims(out, store.folder), out, session, at_once, take_back, parent)
             with beating(store, worker.tickets):
                 return worker.work()
 
@@ -83,6 +84,8 @@ class _Worker:
         self.crew = Crew(session, self._ended)
         self.sizes: dict[str, int] = {}
         self.next_look = 0.0
+        self.shown = 0
+        """slots that are through and in the bar of all runs"""
 
     def work(self) -> SweepEnd:
         """Refill, take turns, watch; every run is saved where a signal or a lost database ends it."""
@@ -112,21 +115,33 @@ class _Worker:
     def _refill(self) -> None:
         while not self.crew.stopping and len(self.crew.members) < self.at_once and time.monotonic() >= self.next_look:
             ticket = self.board.claim(self.claims, take_back=self.take_back)
+            self._show_others()
             if ticket is None:
                 self.next_look = time.monotonic() + POLL
                 return
             self._begin(ticket)
+
+    def _show_others(self) -> None:
+        """Count in the bar what was through before, and what other workers have done."""
+        through = sum(len(stage.outcomes()) for stage in [*self.board.arms, *self.board.seed_stages()])
+        if through > self.shown:
+            self.session.screen.advance_total((through - self.shown) * self.board.study.budget.steps)
+            self.shown = through
 
     def _begin(self, ticket: Ticket) -> None:
         """Train what a slot asks for, unless its run came to an end before a worker died."""
         path = self._path(ticket)
         record = read_record(path)
         self.tickets[ticket.name] = ticket
-        if _ended_before(record):
+        refuse_another_sweeps(path, ticket)
+        if ended_before(record):
             self._ended(Trial(ticket.name, ticket.config), record)
             self.session.screen.advance_total(ticket.config.train.steps)
-        elif not self.crew.begin(Trial(ticket.name, ticket.config), path):
+            return
+        began = time.perf_counter()
+        if not self.crew.begin(Trial(ticket.name, ticket.config), path):
             self._drop(ticket)
+        ticket.seconds += time.perf_counter() - began  # building and capturing take the GPU's time too
 
     def _take_turns(self) -> None:
         began, running = time.perf_counter(), [member.trial.name for member in self.crew.members]
@@ -147,7 +162,8 @@ class _Worker:
         if size != self.sizes.get(ticket.name):
             self.sizes[ticket.name] = size
             if ticket.stage.report(ticket, curve_of(folder)):
-                self.crew.stop(ticket.name)
+                # One that was given to another is not given up: whoever claims its slot here goes on with it.
+                self.crew.stop(ticket.name, int(signal.SIGTERM) if ticket.lost else ON_ITS_OWN)
 
     def _ended(self, trial: Trial, record: Record) -> None:
         """Tell what came of a run; one that a signal stopped, or a full disk, waits for the next worker."""
@@ -156,12 +172,13 @@ class _Worker:
         path = self._path(ticket)
         if record.get("stopped_because") == "disk full":
             raise InputError(str(record["reason"]))
-        if record["status"] == "stopped" and record.get("signal") == ON_ITS_OWN and not ticket.lost:
-            record = _marked_pruned(path, record)
+        if record["status"] == "stopped" and record.get("signal") == ON_ITS_OWN:
+            record = marked_pruned(path, record)
         if not ticket.lost and (outcome := outcome_of(record)) is not None:
             ticket.stage.report(ticket, curve_of(RunFolder(path)))
             state, value, notes = outcome
-            ticket.stage.tell(ticket, state, value, {**notes, SECONDS: ticket.seconds, RUN: str(path.relative_to(self.out))})
+            notes |= {SECONDS: ticket.seconds, RUN: str(path.relative_to(self.out))}
+            self.shown += ticket.stage.tell(ticket, state, value, notes)
             self.next_look = 0.0
         self._drop(ticket)
 
@@ -187,32 +204,12 @@ class _Worker:
 
     def _save_all(self) -> None:
         """Have every run save its state: the database is away, and what was trained must not be lost."""
+        self.board.store.waits = ()
         for member in self.crew.members:
             member.reins.received = int(signal.SIGTERM)
-        with suppress(StorageDownError):
-            while self.crew.members:
+        while self.crew.members:
+            with suppress(StorageDownError):  # of one that ends just now; the next worker finds its record
                 self.crew.take_turns()
-
-
-def curve_of(folder: RunFolder) -> list[tuple[int, float]]:
-    """The development perplexities of a run's evaluations, without those beyond all numbers."""
-    lines = [(line["step"], line.get("valid_perplexity")) for line in folder.read_metrics()]
-    return [(step, value) for step, value in lines if value is not None and math.isfinite(value)]
-
-
-def outcome_of(record: Record) -> tuple[str, float | None, dict[str, object]] | None:
-    """What a run's record means for its slot: Optuna's state, the value and notes; None where it has not ended."""
-    notes: dict[str, object] = {STEPS: record.get("steps") or 0}
-    best = (record.get("best") or {}).get("valid_perplexity")
-    if record.get("status") == "finished" and best is not None:
-        return "COMPLETE", float(best), notes
-    if record.get("status") == "pruned":
-        return "PRUNED", None, notes
-    if record.get("status") == "finished":
-        return "FAIL", None, {**notes, REASON: "the development perplexity is beyond all numbers"}
-    if record.get("status") == "failed":
-        return "FAIL", None, {**notes, REASON: str(record.get("reason") or "unknown")}
-    return None
 
 
 def write_winners(board: Board, out: Path) -> dict[str, Path]:
@@ -224,17 +221,3 @@ def write_winners(board: Board, out: Path) -> dict[str, Path]:
             write_atomically(path, to_toml(best.config).encode())
             written[stage.arm.name] = path
     return written
-
-
-def _ended_before(record: Record) -> bool:
-    disk_full = record.get("stopped_because") == "disk full"
-    pruned = record.get("status") == "stopped" and record.get("signal") == ON_ITS_OWN
-    return pruned or (record.get("status") in ("finished", "failed", "pruned") and not disk_full)
-
-
-def _marked_pruned(path: Path, record: Record) -> Record:
-    """Say in the record that the run was given up; its state stays, so that it can be resumed all the same."""
-    folder = RunFolder(path)
-    kept = {key: value for key, value in record.items() if key not in ("signal", "format")}
-    folder.write_record({**kept, "status": "pruned", "stopped_because": "pruned"})
-    return folder.read_record()

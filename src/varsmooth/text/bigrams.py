@@ -186,7 +186,7 @@ def _scratch() -> Iterator[Path]:
     parent = cache_folder() or Path(tempfile.gettempdir())
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(parent)
+        remove_leftovers(parent)
         made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}", dir=parent))
     except OSError as error:
         raise InputError(
@@ -202,7 +202,7 @@ def _scratch() -> Iterator[Path]:
             os.close(lock)
 
 
-def _remove_leftovers(parent: Path) -> None:
+def remove_leftovers(parent: Path) -> None:
     """Remove what killed processes left: what nobody has locked."""
     for left in parent.glob(f"{SCRATCH}*"):
         lock = try_lock(left / LOCK, create=False)

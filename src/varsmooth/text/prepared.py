@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from varsmooth.errors import InputError
 from varsmooth.text import splits
+from varsmooth.text.bigrams import remove_leftovers
 from varsmooth.text.cache import cache_folder
 from varsmooth.text.chunks import default_workers
 from varsmooth.text.encoding import Request
-from varsmooth.text.mapped import ABOUT, MappedText, entries_folder, open_mapped
+from varsmooth.text.locks import try_lock
+from varsmooth.text.mapped import ABOUT, BUILDING, MappedText, entries_folder, open_mapped
 from varsmooth.text.reading import size_of
 
 
@@ -52,20 +56,31 @@ def cached_entries() -> list[Entry]:
     return [_entry(folder) for folder in sorted(entries_folder().iterdir()) if folder.is_dir()]
 
 
-def remove_entries() -> int:
-    """Delete all encoded texts and return how many bytes that freed; what a process has mapped stays readable to it."""
-    freed = 0
+def remove_entries() -> list[Entry]:
+    """Delete the encoded texts and return them; what a process has mapped stays readable to it, and what one makes stays."""
+    removed = []
     for entry in cached_entries():
+        # The lock of an entry is also that of the folder in which it is made.
+        lock = try_lock(entry.folder.with_name(entry.folder.name.partition(BUILDING)[0] + ".lock"), create=True)
+        if lock is None:
+            continue
         try:
             shutil.rmtree(entry.folder)
+            removed.append(entry)
         except OSError as error:
             raise InputError(f"{entry.folder} cannot be deleted: {error.strerror or error}") from None
-        freed += entry.bytes
-    return freed
+        finally:
+            os.close(lock)
+    if (cache := cache_folder()) is not None:
+        remove_leftovers(cache)
+    return removed
 
 
 def _entry(folder: Path) -> Entry:
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # gone already, where it is being made
+            size += path.stat().st_size if path.is_file() else 0
     try:
         about = json.loads((folder / ABOUT).read_bytes())
         sources = {split: str(source["path"]) for split, source in about["sources"].items()}

@@ -1,0 +1,58 @@
+"""What a run's folder means for the slot it was trained for."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from varsmooth.config import load_config, to_mapping
+from varsmooth.errors import InputError
+from varsmooth.experiment import Record
+from varsmooth.fleet.crew import ON_ITS_OWN
+from varsmooth.sweep.settings import refuse_other_settings
+from varsmooth.sweep.ticket import REASON, STEPS, Ticket
+from varsmooth.train.folder import RunFolder
+
+
+def curve_of(folder: RunFolder) -> list[tuple[int, float]]:
+    """The development perplexities of a run's evaluations, without those beyond all numbers."""
+    lines = [(line["step"], line.get("valid_perplexity")) for line in folder.read_metrics()]
+    return [(step, value) for step, value in lines if value is not None and math.isfinite(value)]
+
+
+def outcome_of(record: Record) -> tuple[str, float | None, dict[str, object]] | None:
+    """What a run's record means for its slot: Optuna's state, the value and notes; None where it has not ended."""
+    notes: dict[str, object] = {STEPS: record.get("steps") or 0}
+    best = (record.get("best") or {}).get("valid_perplexity")
+    if record.get("status") == "finished" and best is not None:
+        return "COMPLETE", float(best), notes
+    if record.get("status") == "pruned":
+        return "PRUNED", None, notes
+    if record.get("status") == "finished":
+        return "FAIL", None, {**notes, REASON: "the development perplexity is beyond all numbers"}
+    if record.get("status") == "failed":
+        return "FAIL", None, {**notes, REASON: str(record.get("reason") or "unknown")}
+    return None
+
+
+def refuse_another_sweeps(path: Path, ticket: Ticket) -> None:
+    """Refuse to go on with, or to count, a run that an earlier sweep left in this folder."""
+    try:
+        found = load_config(RunFolder(path).config_path)
+    except InputError:  # there is none, or it is damaged, which fails its trial alone
+        return
+    refuse_other_settings(path, to_mapping(found), ticket.config, "; it is of another sweep: choose another --out")
+
+
+def ended_before(record: Record) -> bool:
+    disk_full = record.get("stopped_because") == "disk full"
+    pruned = record.get("status") == "stopped" and record.get("signal") == ON_ITS_OWN
+    return pruned or (record.get("status") in ("finished", "failed", "pruned") and not disk_full)
+
+
+def marked_pruned(path: Path, record: Record) -> Record:
+    """Say in the record that the run was given up; its state stays, so that it can be resumed all the same."""
+    folder = RunFolder(path)
+    kept = {key: value for key, value in record.items() if key not in ("signal", "format")}
+    folder.write_record({**kept, "status": "pruned", "stopped_because": "pruned"})
+    return folder.read_record()
