@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,18 @@ def started(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Pop
             yield process
         finally:
             end(process)
+
+
+def command(arguments: Sequence[str]) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Start varsmooth with these arguments."""
+    return started(["-m", "varsmooth", *arguments])
+
+
+def completed(arguments: Sequence[str]) -> None:
+    """Run varsmooth with these arguments to its end, which must be a good one."""
+    with command(arguments) as process:
+        _, messages = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, messages
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from networks_for_tests import TINY
+from processes_for_tests import PATIENCE, command, completed, wait_until
 from varsmooth.train.folder import RunFolder, state_step
 
 pytestmark = pytest.mark.slow
@@ -35,33 +31,10 @@ def resume_arguments(out: Path) -> list[str]:
     return ["train", "--resume", str(out), "--at-once", "3"]
 
 
-@contextmanager
-def process(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "varsmooth", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
-def completed(arguments: list[str]) -> None:
-    with process(arguments) as started:
-        _, messages = started.communicate()
-        assert started.returncode == 0, messages
-
-
 def saved_steps(out: Path) -> int:
     """The newest saved steps of all runs together."""
     runs = [RunFolder(out / name) for name in NAMES if (out / name).exists()]
     return sum(max((state_step(path) for path in run.state_paths()), default=0) for run in runs)
-
-
-def wait_until(reached: Callable[[], bool], started: subprocess.Popen[str]) -> None:
-    while not reached():
-        assert started.poll() is None, started.communicate()
-        time.sleep(0.002)
 
 
 def outcome(out: Path) -> dict[str, Any]:
@@ -92,23 +65,23 @@ def test_a_fleet_killed_five_times_ends_as_one_never_stopped(whole: dict[str, An
     out = tmp_path / "fleet"
     for moment in (0, 20, 60, 110, 170):
         begun = (out / "fleet.json").exists()
-        with process(resume_arguments(out) if begun else start_arguments(out)) as started:
-            wait_until(lambda moment=moment: saved_steps(out) >= moment, started)
+        with command(resume_arguments(out) if begun else start_arguments(out)) as running:
+            wait_until(lambda moment=moment: saved_steps(out) >= moment, running)
             time.sleep(random.uniform(0, 0.3))
-            started.send_signal(signal.SIGKILL)
-            started.wait()
-            assert started.returncode == -signal.SIGKILL
+            running.send_signal(signal.SIGKILL)
+            running.wait(timeout=PATIENCE)
+            assert running.returncode == -signal.SIGKILL
     completed(resume_arguments(out))
     assert_same(out, whole)
 
 
 def test_a_fleet_ended_by_a_signal_resumes(whole: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "fleet"
-    with process(start_arguments(out)) as started:
-        wait_until(lambda: saved_steps(out) >= 30, started)
-        started.send_signal(signal.SIGTERM)
-        _, messages = started.communicate()
-    assert started.returncode == 143
+    with command(start_arguments(out)) as running:
+        wait_until(lambda: saved_steps(out) >= 30, running)
+        running.send_signal(signal.SIGTERM)
+        _, messages = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 143
     assert messages == f"varsmooth: stopped; to go on: varsmooth train --resume {out} --at-once 3\n"
     completed(resume_arguments(out))
     assert_same(out, whole)

@@ -8,16 +8,15 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from networks_for_tests import TINY
+from processes_for_tests import PATIENCE, command, completed, wait_until
 from varsmooth.cli import main
 from varsmooth.train.folder import RunFolder, state_step
 
@@ -43,31 +42,8 @@ def resume_arguments(run: Path) -> list[str]:
     return ["train", "--resume", str(run)]
 
 
-@contextmanager
-def process(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "varsmooth", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
-def completed(arguments: list[str]) -> None:
-    with process(arguments) as started:
-        _, messages = started.communicate()
-        assert started.returncode == 0, messages
-
-
 def saved_step(run: Path) -> int:
     return max((state_step(path) for path in RunFolder(run).state_paths()), default=0) if run.exists() else 0
-
-
-def wait_until(reached: Callable[[], bool], started: subprocess.Popen[str]) -> None:
-    while not reached():
-        assert started.poll() is None, started.communicate()
-        time.sleep(0.002)
 
 
 def in_this_process(arguments: list[str]) -> int:
@@ -111,22 +87,22 @@ def test_an_uninterrupted_run_has_what_the_others_are_held_against(whole):
     assert {line["lr"] for line in RunFolder(whole).read_metrics()} > {0.003}, "the plateau is part of what must be resumed"
 
 
-def holds_the_lock(run: Path, started: subprocess.Popen[str]) -> bool:
-    return (run / ".lock").exists() and (run / ".lock").read_text() == f"{started.pid}\n"
+def holds_the_lock(run: Path, running: subprocess.Popen[str]) -> bool:
+    return (run / ".lock").exists() and (run / ".lock").read_text() == f"{running.pid}\n"
 
 
 def kill(run: Path, moment: int | str) -> None:
     """Start or continue the run and kill it a little after its start, its lock, or a saved step."""
     arguments = resume_arguments(run) if (run / "config.toml").exists() else start_arguments(run)
-    with process(arguments) as started:
+    with command(arguments) as running:
         if moment == "lock":
-            wait_until(lambda: holds_the_lock(run, started), started)
+            wait_until(lambda: holds_the_lock(run, running), running)
         elif moment != "start":
-            wait_until(lambda: saved_step(run) >= int(moment), started)
+            wait_until(lambda: saved_step(run) >= int(moment), running)
         time.sleep(random.uniform(0, {"start": 1.0, "lock": 0.5}.get(str(moment), 0.05)))
-        started.send_signal(signal.SIGKILL)
-        started.wait()
-        assert started.returncode == -signal.SIGKILL
+        running.send_signal(signal.SIGKILL)
+        running.wait(timeout=PATIENCE)
+        assert running.returncode == -signal.SIGKILL
 
 
 def test_a_run_killed_three_times_ends_as_one_never_stopped(whole, tmp_path):
@@ -154,11 +130,11 @@ def test_a_signal_ends_the_step_saves_it_and_says_how_to_go_on(whole, tmp_path):
     statuses = {signal.SIGINT: 130, signal.SIGTERM: 143}
     runs = {number: tmp_path / f"a run for {number.name}" for number in statuses}
     with ExitStack() as stack:
-        processes = {number: stack.enter_context(process(start_arguments(run))) for number, run in runs.items()}
-        for number, started in processes.items():
-            wait_until(lambda number=number: saved_step(runs[number]) >= 20, started)
-            started.send_signal(number)
-        messages = {number: started.communicate()[1] for number, started in processes.items()}
+        processes = {number: stack.enter_context(command(start_arguments(run))) for number, run in runs.items()}
+        for number, running in processes.items():
+            wait_until(lambda number=number: saved_step(runs[number]) >= 20, running)
+            running.send_signal(number)
+        messages = {number: running.communicate(timeout=PATIENCE)[1] for number, running in processes.items()}
     for number, run in runs.items():
         step = saved_step(run)
         assert messages[number] == f"varsmooth: stopped at step {step}; to go on: varsmooth train --resume '{run}'\n"
@@ -172,13 +148,13 @@ def test_a_signal_ends_the_step_saves_it_and_says_how_to_go_on(whole, tmp_path):
 
 def test_a_second_process_is_refused(whole, tmp_path, capsys):
     run = tmp_path / "run"
-    with process(start_arguments(run)) as started:
-        wait_until(lambda: saved_step(run) >= 20, started)
-        started.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, started.pid, os.WSTOPPED)  # its last thread may still be writing
+    with command(start_arguments(run)) as running:
+        wait_until(lambda: saved_step(run) >= 20, running)
+        running.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, running.pid, os.WSTOPPED)  # its last thread may still be writing
         before = contents(run)
         assert in_this_process(resume_arguments(run)) == 2
-        assert f"is in use by process {started.pid};" in capsys.readouterr().err
+        assert f"is in use by process {running.pid};" in capsys.readouterr().err
         assert in_this_process(start_arguments(run)) == 2
         assert "already holds a run" in capsys.readouterr().err
         assert contents(run) == before
