@@ -59,17 +59,17 @@ def test_what_is_between_the_markers_is_built_from_records(root, results, keep):
 
 def test_the_readme_says_nothing_of_the_headline_until_there_is_one_and_then_says_it_once(root, results, keep):
     readme = root / "README.md"
-    readme.write_text("# Mine\n\nfirst\n\n## On a GPU\n\nlast\n")
+    readme.write_text("# Mine\n\nfirst\n\n## In Python\n\nlast\n")
     keep("smoothing-blank", 65.0)
     write_documents(root, build_page(results))
-    assert readme.read_text() == "# Mine\n\nfirst\n\n## On a GPU\n\nlast\n", "not a row of the headline"
+    assert readme.read_text() == "# Mine\n\nfirst\n\n## In Python\n\nlast\n", "not a row of the headline"
     keep("vanilla", 65.0)
     page = build_page(results)
     assert Path("README.md") in stale_documents(root, page)
     write_documents(root, page)
     text = readme.read_text()
     assert text.startswith("# Mine\n\nfirst\n\n## The paper, reproduced\n")
-    assert text.endswith("<!-- end -->\n\n## On a GPU\n\nlast\n")
+    assert text.endswith("<!-- end -->\n\n## In Python\n\nlast\n")
     assert stale_documents(root, page) == []
     assert "Not run yet" not in text
     write_documents(root, page)

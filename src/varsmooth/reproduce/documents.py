@@ -14,7 +14,7 @@ END = "<!-- end -->"
 BLOCK = re.compile(rf"{BEGIN.pattern}\n(.*?){re.escape(END)}", re.DOTALL)
 DOCUMENTS = (Path("README.md"), Path("docs/reproduction.md"))
 IMAGES = Path("docs/images/reproduction")
-BEFORE = "## On a GPU"
+BEFORE = "## In Python"
 """The section of the README before which the headline goes."""
 HEADLINE = """## The paper, reproduced
 
