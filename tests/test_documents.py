@@ -12,6 +12,7 @@ import pytest
 
 from varsmooth.cli import app
 from varsmooth.config import parse_toml
+from varsmooth.demo import ARMS
 from varsmooth.report.runs import load_run
 from varsmooth.report.tables import as_markdown, build_rows
 from varsmooth.sweep import parse_study
@@ -40,10 +41,15 @@ def test_the_table_of_verbs_is_complete():
 
 def test_the_demonstrations_table_is_that_of_its_records():
     records = sorted((ROOT / "results" / "demo").glob("*/record.json"))
-    assert len(records) == 9
+    assert len(records) == 15
     runs = [load_run(record.parent) for record in records]
     assert all(run.finished and run.record["commit"] and "modified" not in run.record["commit"] for run in runs)
     assert as_markdown(build_rows(runs)).strip() in README
+    tuned = {arm.replace("/", "-"): dict(setting.split("=") for setting in settings) for arm, settings in ARMS.items()}
+    trials = json.loads((ROOT / "results" / "demo" / "tuning.json").read_text(encoding="utf-8"))
+    for arm in trials["arms"]:
+        chosen = {key: float(value) for key, value in tuned[arm["arm"]].items()}
+        assert chosen == pytest.approx(arm["best"]["params"], rel=0.005), "to three digits or so"
 
 
 def bench_medians() -> dict[tuple[str, ...], float]:
