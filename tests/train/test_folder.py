@@ -135,7 +135,13 @@ def test_two_processes_that_create_the_same_run(tmp_path: Path) -> None:
 
 def test_half_written_files_of_a_killed_process_are_removed(folder: RunFolder) -> None:
     folder.close()
-    leftovers = [".state-00000100.safetensors.ab3_x.tmp", ".model.safetensors.x.tmp", "..latest.x.tmp"]
+    leftovers = [
+        ".state-00000100.safetensors.ab3_x.tmp",
+        ".model.safetensors.x.tmp",
+        "..latest.x.tmp",
+        ".config.json.x.tmp",
+        ".spent.json.x.tmp",
+    ]
     for name in [*leftovers, ".mine.tmp", "notes.tmp"]:
         (folder.path / name).touch()
     RunFolder.open(folder.path)

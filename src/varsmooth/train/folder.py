@@ -21,7 +21,7 @@ RECORD_FORMAT = "varsmooth.record.1"
 LOCK = ".lock"
 STATE_NAME = re.compile(r"state-(\d{8,})\.safetensors")
 LEFTOVER = re.compile(
-    r"\.(fleet\.json|config\.toml|config\.json|vocab\.txt|metrics\.jsonl|record\.json|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
+    r"\.((fleet|spent|config|record)\.json|config\.toml|vocab\.txt|metrics\.jsonl|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
 )
 """A file that a killed process had not finished writing."""
 
