@@ -52,6 +52,17 @@ def test_the_demonstrations_table_is_that_of_its_records():
         assert chosen == pytest.approx(arm["best"]["params"], rel=0.005), "to three digits or so"
 
 
+def test_the_output_of_the_second_command_is_that_of_its_record():
+    record = load_run(ROOT / "results" / "small").record
+    assert "modified" not in record["commit"]
+    best = record["best"]
+    assert f"best model: step {best['step']}, valid perplexity {best['valid_perplexity']:.2f}\n" in README
+    for result in record["results"]:
+        if result["split"] == "test":
+            at = "its tuned temperature" if result["tuned_temperature"] else "temperature 1"
+            assert f"test perplexity {result['perplexity']:.2f} by {result['predict']}, at {at}\n" in README
+
+
 def bench_medians() -> dict[tuple[str, ...], float]:
     """Return the newest median of each measurement by quantity, size, vocabulary and scheme; a CPU's sizes are its own."""
     with (ROOT / "results" / "bench.csv").open(encoding="utf-8", newline="") as file:
