@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
+from varsmooth.ops.lstm_layer import half_the_card
 from varsmooth.train.trainer import Trainer
 
 
@@ -27,10 +29,11 @@ class Fleet:
         caller = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         for _, stream in crew:
             _wait(stream, caller)
-        for _ in range(rounds):
-            for trainer, stream in crew:
-                with torch.cuda.stream(stream):  # does nothing for None
-                    trainer.step()
+        with half_the_card() if len(self.trainers) > 1 else nullcontext():
+            for _ in range(rounds):
+                for trainer, stream in crew:
+                    with torch.cuda.stream(stream):  # does nothing for None
+                        trainer.step()
         for _, stream in crew:
             _wait(caller, stream)
 

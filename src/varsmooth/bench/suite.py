@@ -92,11 +92,13 @@ def _schemes(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
 def _fleets(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
     """The time that a step takes a model when several train on one card."""
     seeds = range(1, max(plan.fleets) + 1)
-    fleet = Fleet([load.trainer(load.config(VANILLA, "auto", seed), plan.device) for seed in seeds], plan.device)
-    fleet.run(plan.warm_up)
-    cases = {f"fleet of {size}": partial(fleet.run, plan.calls, size) for size in plan.fleets}
+    trainers = [load.trainer(load.config(VANILLA, "auto", seed), plan.device) for seed in (0, *seeds)]
+    alone, fleet = Fleet(trainers[:1], plan.device), Fleet(trainers[1:], plan.device)
+    for each in (alone, fleet):
+        each.run(plan.warm_up)
+    cases = {f"fleet of {size}": partial((fleet if size > 1 else alone).run, plan.calls, size) for size in plan.fleets}
     times = turns.time(cases, 1)
-    for trainer in fleet.trainers:
+    for trainer in trainers:
         trainer.check_finite()
     return [
         _measurement(plan, load, FLEET, name, VANILLA, Spread.of([t / (plan.calls * size) for t in times[name]]))

@@ -107,9 +107,9 @@ def corpus_of(config: Config, vocab: Vocab | None = None) -> Corpus:
     )
 
 
-def lane_for(config: Config) -> Lane:
-    """Where the work of a run is done: its device, and on the CPU its threads."""
-    return Lane(resolve_device(config.train.device), _threads(config))
+def lane_for(config: Config, *, shares: bool = False) -> Lane:
+    """Where the work of a run is done: its device, which it may share, and on the CPU its threads."""
+    return Lane(resolve_device(config.train.device), _threads(config), shares=shares)
 
 
 def from_anywhere(config: Config) -> Config:

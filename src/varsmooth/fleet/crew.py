@@ -72,10 +72,10 @@ class Member:
 
 
 class Crew:
-    """The runs under way; ``ended`` is told of each one's end."""
+    """The runs under way, ``at_once`` of them where there are as many; ``ended`` is told of each one's end."""
 
-    def __init__(self, session: Session, ended: Callable[[Trial, Record], None]) -> None:
-        self.session, self.ended = session, ended
+    def __init__(self, session: Session, ended: Callable[[Trial, Record], None], at_once: int) -> None:
+        self.session, self.ended, self.at_once = session, ended, at_once
         self.members: list[Member] = []
 
     @property
@@ -89,7 +89,7 @@ class Crew:
         session = replace(self.session, interruptions=reins, gauge=gauge, title=trial.name)
         begun = RunFolder(path).config_path.is_file()
         steps = continued_run(path, session) if begun else new_run(trial.config, path, session)
-        member = Member(trial, path, lane_for(trial.config), steps, reins, gauge)
+        member = Member(trial, path, lane_for(trial.config, shares=self.at_once > 1), steps, reins, gauge)
         try:
             with self.session.interruptions.at_once(), member.lane.entered():
                 next(steps)

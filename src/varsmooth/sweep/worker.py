@@ -81,7 +81,7 @@ class _Worker:
         self.board, self.claims, self.out, self.session = board, claims, out, session
         self.at_once, self.take_back, self.parent = at_once, take_back, parent
         self.tickets: dict[str, Ticket] = {}
-        self.crew = Crew(session, self._ended)
+        self.crew = Crew(session, self._ended, at_once)
         self.sizes: dict[str, int] = {}
         self.next_look = 0.0
         self.shown = 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
+
+from varsmooth.ops.lstm_layer import half_the_card
 
 STEPS_AHEAD = 16
 """Steps that may wait in a GPU's queue: enough to bridge another run's evaluation, few enough to obey a signal soon."""
@@ -15,10 +17,13 @@ STEPS_PER_MARK = 4
 
 
 class Lane:
-    """One run's own: on a GPU a stream, into which only a few steps are queued ahead; on the CPU a number of threads."""
+    """One run's own: on a GPU a stream, into which only a few steps are queued ahead; on the CPU a number of threads.
 
-    def __init__(self, device: torch.device, threads: int = 0) -> None:
-        self.threads = threads
+    A run that ``shares`` the GPU leaves room beside its recurrent layers for those of another.
+    """
+
+    def __init__(self, device: torch.device, threads: int = 0, *, shares: bool = False) -> None:
+        self.threads, self.shares = threads, shares
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._marks: deque[torch.cuda.Event] = deque()
         self._steps = 0
@@ -30,7 +35,8 @@ class Lane:
         if self.threads not in (0, threads):
             torch.set_num_threads(self.threads)
         try:
-            with torch.cuda.stream(self.stream):  # does nothing for None
+            # The stream: does nothing for None.
+            with torch.cuda.stream(self.stream), half_the_card() if self.shares else nullcontext():
                 yield
         finally:
             if torch.get_num_threads() != threads:

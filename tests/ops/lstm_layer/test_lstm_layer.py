@@ -236,6 +236,15 @@ def test_what_does_not_fit_is_refused():
     assert sizes.choose(64, 512, 2, Gpu(132, 48 * 1024)) is None
 
 
+def test_two_runs_fit_side_by_side_where_they_can():
+    with sizes.half_the_card():
+        half = sizes.choose(64, 512, 2, H200)
+        assert half is not None
+        assert 2 * half.programs(64, 512) <= H200.processors
+        assert sizes.choose(64, 1024, 2, H200) == Blocks(32, 16), "which needs all of it"
+    assert sizes.choose(64, 512, 2, H200) == Blocks(8, 32)
+
+
 @pytest.mark.parametrize(
     ("dtype", "width", "expected"),
     [

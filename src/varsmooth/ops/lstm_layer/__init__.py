@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from varsmooth.ops.lstm_layer import reference
-from varsmooth.ops.lstm_layer.blocks import supported
+from varsmooth.ops.lstm_layer.blocks import half_the_card, supported
 from varsmooth.ops.lstm_layer.reference import Weights
 
-__all__ = ["Weights", "lstm_layers", "supported"]
+__all__ = ["Weights", "half_the_card", "lstm_layers", "supported"]
 
 
 def lstm_layers(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -63,9 +66,23 @@ def padded(width: int) -> int:
     return max(32, 1 << (width - 1).bit_length())
 
 
+_half: ContextVar[bool] = ContextVar("half_the_card", default=False)
+
+
+@contextmanager
+def half_the_card() -> Iterator[None]:
+    """Within this block a layer takes half of the processors where it can, so that those of two runs are done side by side."""
+    token = _half.set(True)
+    try:
+        yield
+    finally:
+        _half.reset(token)
+
+
 def choose(batch: int, width: int, item: int, gpu: Gpu) -> Blocks | None:
     """Return the blocks of both programs, or None where no choice fits on the GPU at once."""
-    return next((blocks for blocks in CHOICES if blocks.fit(batch, width, item, gpu)), None)
+    parts = [replace(gpu, processors=gpu.processors // 2), gpu] if _half.get() else [gpu]
+    return next((blocks for part in parts for blocks in CHOICES if blocks.fit(batch, width, item, part)), None)
 
 
 def gpu_of(tensor: Tensor) -> Gpu:
