@@ -74,10 +74,31 @@ def test_the_performance_figures_are_those_of_the_record():
     text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     medians = bench_medians()
     found = re.findall(r"^\| ([\w ]+) \| (\d+) \| ([\d,]+) \| ([\w ]+) \|.*\| ([\d.]+) (?:ms|x|MB) \|$", text, re.MULTILINE)
-    assert len(found) >= 18
+    assert len(found) >= 28
     for quantity, size, vocabulary, scheme, figure in found:
         median = medians[quantity, size, vocabulary.replace(",", ""), scheme]
         assert float(figure) == pytest.approx(median, abs=0.0006), (quantity, size, vocabulary, scheme)
+
+
+PARTS = {
+    "recurrent stack, forward and backward": ("recurrent stack", "vanilla"),
+    "linear layer, softmax and cross-entropy": ("output loss", "vanilla"),
+    "optimiser with clipping and penalty": ("optimiser", "vanilla"),
+    "drawing the output table, dropout alone": ("table draw", "vanilla"),
+    "drawing the output table element-wise": ("table draw", "element KN batch"),
+    "look-up, dropout alone": ("look-up", "vanilla"),
+    "look-up element-wise, a table for each sequence": ("look-up", "element KN sequence"),
+}
+
+
+def test_the_parts_of_a_step_are_those_of_the_record():
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w, -]+) \|[^|]*\| (\d+) \| \d+ \| (\d+) \| \d+ \|$", text, re.MULTILINE)
+    assert {part for part, _, _ in rows} == set(PARTS)
+    for part, narrow, wide in rows:
+        quantity, scheme = PARTS[part]
+        medians = [bench_medians()[quantity, size, "10000", scheme] for size in ("512", "1024")]
+        assert [int(narrow), int(wide)] == [round(1000 * median) for median in medians], part
 
 
 def test_the_readmes_milliseconds_are_those_of_the_record():
@@ -130,11 +151,27 @@ def test_the_figures_on_sweeps_are_those_of_the_record():
         assert grid in text
 
 
+def test_the_figures_on_the_papers_grid_are_those_of_the_record():
+    found = record("paper_grid")
+    best = found["short_against_long"]["pairs"][0]
+    assert best["params"] == {"train.lr": 0.004, "train.l2": 0.0001, "smoothing.gamma": 0.1}
+    assert best["short"] == min(run["valid_perplexity"] for run in found["short"]["runs"])
+    (test,) = [run["test_perplexity"] for run in found["long"]["runs"] if run["valid_perplexity"] == best["long"]]
+    assert f"a test perplexity of {test:.2f}" in SCALING
+    for text in (SCALING, (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")):
+        assert f"{found['short']['minutes']:.2f} minutes" in text
+        assert f"{found['long']['minutes']:.2f}" in text
+        assert f"rank correlation{' of' if text is SCALING else ''} {found['short_against_long']['spearman']:.2f}" in text
+
+
 def test_what_grows_is_what_the_bench_measured():
     medians = bench_medians()
     for vocabulary, words in (("10000", "10,000 words"), ("33278", "33,278")):
         for scheme in ("vanilla", "element KN batch"):
             assert f"{words}: {medians['step', '512', vocabulary, scheme]:.3f} ms" in SCALING
+    for scheme in ("vanilla", "element KN batch"):
+        narrow, wide = (medians["step", width, "10000", scheme] for width in ("512", "1024"))
+        assert f"512 units: {narrow:.3f} ms; 1,024: {wide:.3f} ms" in SCALING
     for number in (1, 2, 4, 8):
         assert f"{number}: {medians[f'fleet of {number}', '512', '10000', 'vanilla']:.3f} ms" in SCALING
     for width, words in (("64", "64 units"), ("128", "128")):

@@ -91,7 +91,7 @@ def test_a_captured_step_draws_anew_at_each_replay(granularity, scope):
         expected = pass_of(eager, ids(seed=number % 2).cuda(), targets)
         torch.testing.assert_close(loss, expected)
         torch.testing.assert_close(gradients(captured), gradients(eager), rtol=1e-4, atol=1e-5)
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     assert len(set(losses)) == 4, "the same ids with new draws give another loss"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,8 @@ from varsmooth.errors import InputError
 from varsmooth.text import bigrams
 from varsmooth.text import counts as counts_module
 from varsmooth.text.counts import Counts
+
+duckdb = pytest.importorskip("duckdb")
 
 
 def same(found: Counts, expected: Counts) -> None:
