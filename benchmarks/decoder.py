@@ -1,12 +1,14 @@
 """Smoothing on a small GPT-2-style decoder at word level: perplexity of four arms with one budget, and what a step costs.
 
-python benchmarks/decoder.py train --out results/decoder --data-dir DATA      # every arm, seed and data set; one record each
+python benchmarks/decoder.py train --out results/decoder --data-dir DATA      # arms, trials, seeds, data sets; a record each
 python benchmarks/decoder.py overhead --out results/decoder --data-dir DATA   # steps of all arms, taking turns
-python benchmarks/decoder.py table --out results/decoder                      # means over seeds
+python benchmarks/decoder.py table --out results/decoder                      # means over seeds, and the trials
 
 Arms: ``plain`` has no dropout and no smoothing, ``dropout`` that of GPT-2; ``word`` and ``element`` add Kneser-Ney smoothing of
-both ends of the tied table to that dropout. All have the same weight decay, lambda, steps and order of windows. The model with
-the best development perplexity is kept. A record that exists is left alone, so a run may be cut into pieces.
+both ends of the tied table to that dropout. Each but ``plain`` has three trials with the first seed, of dropout and gamma; the
+best on the development set, at its tuned temperature, is trained with the other seeds. All have the same weight decay, lambda,
+steps and order of windows. The model with the best development perplexity is kept. A record that exists is left alone, so a run
+may be cut into pieces.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from decoder_measuring import measured
 from decoder_model import Decoder
+from decoder_records import TRIALS, Trial, chosen, own, path_of, table
 from varsmooth import Counts, Proposal, SmoothingHandle, open_corpus, smooth
 from varsmooth.bench.timing import Turns, ratio, stopwatch_for
 from varsmooth.files import write_atomically
@@ -220,31 +223,6 @@ def overhead(corpus: Corpus, settings: Settings, device: torch.device, calls: in
     }
 
 
-def table(folder: Path) -> str:
-    """Return test perplexities over seeds as Markdown."""
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    groups: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for record in (each for each in records if each["benchmark"] == "decoder"):
-        for result in record["results"]:
-            column = f"{result['split']}{' tuned' if result['tuned_temperature'] else ''}"
-            row = groups.setdefault((record["data"], record["arm"], result["predict"]), {})
-            row.setdefault(column, []).append(result["perplexity"])
-    columns = ["valid", "valid tuned", "test", "test tuned"]
-    lines = [f"| data | arm | predicted by | seeds | {' | '.join(columns)} |", f"|---|---|---|---:|{'---:|' * len(columns)}"]
-    order = {arm: place for place, arm in enumerate(ARMS)}
-    for (data, arm, predict), row in sorted(groups.items(), key=lambda item: (item[0][0], order[item[0][1]], item[0][2])):
-        cells = [_spread(row.get(column, [])) for column in columns]
-        lines.append(f"| {data} | {arm} | {predict} | {len(row['test'])} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _spread(values: list[float]) -> str:
-    if not values:
-        return "-"
-    spread = f" ±{statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "overhead", "table"])
@@ -256,13 +234,14 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, help="cut each split after this many tokens")
     parser.add_argument("--calls", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=15)
-    for name, value in asdict(Settings()).items():
+    own_flags = {name: value for name, value in asdict(Settings()).items() if name not in Trial._fields}
+    for name, value in own_flags.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     options = vars(parser.parse_args())
     if options["what"] == "table":
-        print(table(options["out"]))
+        print(table(options["out"], options["seeds"]))
         return
-    settings = replace(Settings(), **{name: options[name] for name in asdict(Settings())})
+    settings = replace(Settings(), **{name: options[name] for name in own_flags})
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options["out"].mkdir(parents=True, exist_ok=True)
     for data in options["data"]:
@@ -272,17 +251,27 @@ def main() -> None:
             _write(options["out"] / f"{corpus.name}-overhead.json", record)
             print(json.dumps({key: record[key] for key in ("data", "ms_per_step", "ratio_to_dropout")}), flush=True)
             continue
-        for seed in options["seeds"]:
+        first, *others = options["seeds"]
+        for arm in options["arms"]:
+            for trial in TRIALS[arm]:
+                _train(options["out"], corpus, arm, trial, settings, first, device)
+        for seed in others:
             for arm in options["arms"]:
-                path = options["out"] / f"{corpus.name}-{arm}-{seed}.json"
-                if path.exists():
-                    continue
-                record = train(arm, corpus, settings, seed, device)
-                _write(path, record)
-                shown = {key: round(record[key], 3) for key in ("ms_per_step", "seconds")}
-                tuned = [each for each in record["results"] if each["split"] == "test" and each["tuned_temperature"]]
-                shown |= {f"test by {each['predict']}, tuned": round(each["perplexity"], 2) for each in tuned}
-                print(json.dumps({"record": path.name, **shown}), flush=True)
+                if best := chosen(options["out"], corpus.name, arm, first):
+                    _train(options["out"], corpus, arm, best, settings, seed, device)
+
+
+def _train(folder: Path, corpus: Corpus, arm: str, trial: Trial, settings: Settings, seed: int, device: torch.device) -> None:
+    """Train what has no record yet, and print its perplexity."""
+    path = path_of(folder, corpus.name, arm, trial, seed)
+    if path.exists():
+        return
+    settings = replace(settings, dropout=trial.dropout, gamma=settings.gamma if trial.gamma is None else trial.gamma)
+    record = train(arm, corpus, settings, seed, device)
+    _write(path, record)
+    shown = {key: round(record[key], 3) for key in ("ms_per_step", "seconds")}
+    shown |= {f"{split} perplexity, tuned": round(own(record, split), 2) for split in ("valid", "test")}
+    print(json.dumps({"record": path.name, **shown}), flush=True)
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

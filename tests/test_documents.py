@@ -178,6 +178,16 @@ def test_what_grows_is_what_the_bench_measured():
         assert f"{words}: {medians['step', width, '4000', 'vanilla']:.1f} ms" in SCALING
 
 
+def test_the_drop_ins_cost_is_that_of_the_record():
+    text = (ROOT / "docs" / "drop-in.md").read_text(encoding="utf-8")
+    for data, words in (("ptb", "10,000"), ("wikitext-2", "33,278")):
+        found = json.loads((ROOT / "results" / "decoder" / f"{data}-overhead.json").read_bytes())
+        assert set(found["engines"].values()) == {"graph"}
+        over = {arm: f"{found['ratio_to_dropout'][arm]['median']:.3f} x" for arm in ("word", "element")}
+        dropout = found["ms_per_step"]["dropout"]
+        assert f"| {data} | {words} | {dropout:.2f} ms | {over['word']} | {over['element']} |" in text
+
+
 def test_the_study_of_the_documents_is_one(tmp_path):
     (text,) = re.findall(r"```toml\n(.*?)```", SCALING, re.DOTALL)
     study = parse_study(parse_toml(text, "docs"), "docs", tmp_path)

@@ -17,7 +17,7 @@ TINY = ["--width", "16", "--layers", "1", "--heads", "2", "--batch", "4", "--win
 def decoder(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     yield importlib.import_module("decoder")
-    for name in ("decoder", "decoder_model", "decoder_measuring"):
+    for name in ("decoder", "decoder_model", "decoder_measuring", "decoder_records"):
         sys.modules.pop(name, None)
 
 
@@ -60,32 +60,40 @@ def test_records_hold_what_a_figure_needs_and_are_made_once(decoder, monkeypatch
     options = ["--out", str(tmp_path), "--data", "synthetic", "--max-tokens", "3000", "--tokens", "4000", "--evaluations", "3"]
     call(decoder, monkeypatch, "train", *options, *TINY, "--seeds", "1")
     records = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
-    assert set(records) == {f"synthetic-{arm}-1" for arm in ("plain", "dropout", "word", "element")}
-    for record in records.values():
+    smoothed = {f"synthetic-{arm}-{trial}-1" for arm in ("word", "element") for trial in ("0.1-0.1", "0.2-0.1", "0.3-0.2")}
+    assert set(records) == {"synthetic-plain-0-1", *(f"synthetic-dropout-{rate}-1" for rate in (0.1, 0.2, 0.3)), *smoothed}
+    for name, record in records.items():
         assert {"commit", "versions", "hardware", "seed", "config", "ms_per_step", "curve"} <= set(record)
         assert record["steps"] == 4000 // 64
         predicts = {"mode"} if record["arm"] in ("plain", "dropout") else {"mode", "mean"}
         keys = {(r["split"], r["predict"], r["tuned_temperature"]) for r in record["results"]}
         assert keys == {(split, p, tuned) for split in ("valid", "test") for p in predicts for tuned in (False, True)}
         assert all(result["perplexity"] < 200 for result in record["results"] if result["split"] == "valid")
-    assert records["synthetic-plain-1"]["config"]["dropout"] == 0
-    assert records["synthetic-word-1"]["config"]["dropout"] == records["synthetic-dropout-1"]["config"]["dropout"] == 0.3
-    assert len({json.dumps(record["results"]) for record in records.values()}) == 4
-    before = (tmp_path / "synthetic-word-1.json").read_bytes()
+        assert record["config"]["dropout"] == float(name.split("-")[2])
+        assert name not in smoothed or record["config"]["gamma"] == float(name.split("-")[3])
+    assert len({json.dumps(record["results"]) for record in records.values()}) == len(records)
+    before = (tmp_path / "synthetic-word-0.1-0.1-1.json").read_bytes()
+    best = decoder.chosen(tmp_path, "synthetic", "word", 1)
+    valid = {trial: decoder.own(records[f"synthetic-word-{trial.name}-1"], "valid") for trial in decoder.TRIALS["word"]}
+    assert valid[best] == min(valid.values())
     capsys.readouterr()
     call(decoder, monkeypatch, "train", *options, *TINY, "--seeds", "1", "2", "--arms", "word")
-    assert len(capsys.readouterr().out.splitlines()) == 1
-    assert (tmp_path / "synthetic-word-1.json").read_bytes() == before
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["record"] == f"synthetic-word-{best.name}-2.json"
+    assert (tmp_path / "synthetic-word-0.1-0.1-1.json").read_bytes() == before
     call(decoder, monkeypatch, "table", "--out", str(tmp_path))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[1:4] for line in lines[2:]] == [
-        ["plain", "mode", "1"],
-        ["dropout", "mode", "1"],
-        ["word", "mean", "2"],
-        ["word", "mode", "2"],
-        ["element", "mean", "1"],
-        ["element", "mode", "1"],
+    means, trials = capsys.readouterr().out.split("\n\n")
+    found = [line.split(" | ") for line in means.splitlines()[2:]]
+    assert [(cells[1], *cells[4:6]) for cells in found] == [
+        ("plain", "mode", "1"),
+        ("dropout", "mode", "1"),
+        ("word", "mean", "2"),
+        ("word", "mode", "2"),
+        ("element", "mean", "1"),
+        ("element", "mode", "1"),
     ]
+    assert len(trials.splitlines()) == 2 + 9
+    assert f"| word | {best.cells} | **{valid[best]:.2f}** |" in trials
 
 
 def test_overhead_is_a_ratio_of_neighbours(decoder, monkeypatch, capsys, tmp_path):
