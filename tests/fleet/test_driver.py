@@ -80,6 +80,19 @@ def test_a_fleet_equals_its_runs_alone_bit_for_bit(tmp_path: Path, alone: Path, 
     assert outcome.records[1] == {"name": "words", **record}
 
 
+def test_collecting_garbage_leaves_out_what_was_there_before_the_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen, build = [], Trainer.__init__
+
+    def watched(self: Trainer, *arguments: Any) -> None:
+        frozen.append(gc.get_freeze_count())
+        build(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "__init__", watched)
+    start_fleet([Trial("run", tiny("vanilla"))], tmp_path / "fleet", QUIET)
+    assert frozen[0] > 10_000
+    assert gc.get_freeze_count() == 0, "it is the process's again"
+
+
 def test_only_so_many_runs_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     living: weakref.WeakSet[Trainer] = weakref.WeakSet()
     most, build = [], Trainer.__init__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,6 +78,10 @@ class Crew:
     def __init__(self, session: Session, ended: Callable[[Trial, Record], None], at_once: int) -> None:
         self.session, self.ended, self.at_once = session, ended, at_once
         self.members: list[Member] = []
+        # Every capture of a graph, and every end of a run, collects garbage first: that should look at what runs leave behind,
+        # not each time at all the modules that are loaded, while the card waits.
+        gc.collect()
+        gc.freeze()
 
     @property
     def stopping(self) -> bool:
@@ -123,10 +128,11 @@ class Crew:
             if member.steps_left and member.reins.received is None:
                 member.reins.received = OUT_OF_TIME
 
-    def abandon(self) -> None:
-        """Leave the runs that an error of this program left under way; their last states stay."""
+    def close(self) -> None:
+        """Leave the runs that an error of this program left under way, if any; their last states stay."""
         for member in self.members:
             member.steps.close()
+        gc.unfreeze()
 
     def _advance(self, member: Member) -> bool:
         """Give a run its turn; False where its queue on the GPU is still full."""

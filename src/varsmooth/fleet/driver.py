@@ -85,7 +85,7 @@ def _train(
             try:
                 fleet.train()
             finally:
-                fleet.crew.abandon()
+                fleet.crew.close()
                 with suppress(OSError, InputError):  # a full disk is told of by the runs
                     folder.add_seconds(time.monotonic() - began)
         records, signal = [fleet.record(trial) for trial in trials], session.interruptions.received

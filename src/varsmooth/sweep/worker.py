@@ -107,7 +107,7 @@ class _Worker:
             self._save_all()
             raise
         finally:
-            self.crew.abandon()
+            self.crew.close()
             for ticket in self.tickets.values():
                 if ticket.claim is not None:
                     ticket.claim.release()
