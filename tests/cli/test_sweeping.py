@@ -11,6 +11,7 @@ import pytest
 from commands_for_tests import Run, refused
 from sweeps_for_tests import empty_database, write_text
 from varsmooth.cli.sweep_processes import environment_for
+from varsmooth.fleet.trials import seconds_of
 
 STUDY = """
 name = "tiny"
@@ -110,6 +111,14 @@ def test_the_same_command_again_says_the_same(run: Run, folder: Path, out: Path)
     status, shown, _ = run("sweep", folder / "tiny.toml", "--out", out)
     assert status == 0
     assert f"best: varsmooth train --recipe {out}/best-vanilla.toml --out RUN" in shown
+
+
+def test_what_a_sweep_took_is_kept_and_added_up(run: Run, folder: Path, out: Path) -> None:
+    before = seconds_of(out)
+    assert 0 < before < 600, "of the tests before"
+    (out / "spent.json").write_text('{"seconds": 1000.0}')
+    assert run("sweep", write_study(folder), "--out", out)[0] == 0
+    assert 1000 <= seconds_of(out) < 1100
 
 
 def test_a_changed_study_is_refused(run: Run, folder: Path, out: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from varsmooth.cli.sweep_processes import run_processes
 from varsmooth.cli.sweep_tables import figure, print_summary, print_table
 from varsmooth.errors import InputError
 from varsmooth.experiment import Corpora, Reporting
+from varsmooth.fleet import spending
 from varsmooth.report.sweep_page import write_sweep_page
 from varsmooth.sweep import (
     GRACE,
@@ -92,14 +93,16 @@ def sweep(
     number, on_gpu = number_at_once(loaded, at_once)
     store = started_store(out, storage, loaded, grace)
     reporting = Reporting(errors if json_ or worker is not None else Console())
-    if worker is None and not on_gpu and number > 1:
-        board = join(loaded, store, Corpora())
-        arguments = [study, "--out", str(out), *_options(storage, data, set_, take_back), "--grace", str(grace)]
-        end = run_processes(arguments, number, board, reporting.console)
-    else:
-        end = work(loaded, out, store, reporting, number if on_gpu or worker is None else 1, take_back=take_back, parent=worker)
     if worker is not None:
+        end = work(loaded, out, store, reporting, number if on_gpu else 1, take_back=take_back, parent=worker)
         return 0 if end.signal is None else 128 + end.signal
+    with spending(out):
+        if on_gpu or number == 1:
+            end = work(loaded, out, store, reporting, number, take_back=take_back)
+        else:
+            board = join(loaded, store, Corpora())
+            arguments = [study, "--out", str(out), *_options(storage, data, set_, take_back), "--grace", str(grace)]
+            end = run_processes(arguments, number, board, reporting.console)
     return _report_end(end, out, Board(loaded, store), reporting.console, json_)
 
 

@@ -2,7 +2,7 @@
 
 from varsmooth.fleet.clock import TimeLimit
 from varsmooth.fleet.driver import FleetOutcome, resume_fleet, start_fleet
-from varsmooth.fleet.trials import FLEET_FILE, Trial, is_fleet, read_trials, recipe_trials
+from varsmooth.fleet.trials import FLEET_FILE, Trial, is_fleet, read_trials, recipe_trials, spending
 
 __all__ = [
     "FLEET_FILE",
@@ -13,5 +13,6 @@ __all__ = [
     "read_trials",
     "recipe_trials",
     "resume_fleet",
+    "spending",
     "start_fleet",
 ]

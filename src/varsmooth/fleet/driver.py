@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from varsmooth.errors import InputError
 from varsmooth.experiment import Record, Reporting, Session
 from varsmooth.fleet.clock import Clock, TimeLimit
 from varsmooth.fleet.crew import Crew, read_record
-from varsmooth.fleet.trials import FleetFolder, Trial
+from varsmooth.fleet.trials import FleetFolder, Trial, spending
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 
@@ -79,15 +78,12 @@ def _train(
 ) -> FleetOutcome:
     with Screen(reporting.console, sum(trial.config.train.steps for trial in trials)) as screen:
         session = Session(screen, reporting.tensorboard)
-        with session.interruptions:
-            began = time.monotonic()
+        with session.interruptions, spending(folder.path):
             fleet = _Fleet(folder.path, trials, session, at_once, Clock(limit), ended)
             try:
                 fleet.train()
             finally:
                 fleet.crew.close()
-                with suppress(OSError, InputError):  # a full disk is told of by the runs
-                    folder.add_seconds(time.monotonic() - began)
         records, signal = [fleet.record(trial) for trial in trials], session.interruptions.received
         return FleetOutcome(records, signal, out_of_time=signal is None and fleet.cut_short)
 

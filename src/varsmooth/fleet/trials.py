@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from varsmooth.config import Config, config_from_mapping, override, to_mapping
 from varsmooth.errors import InputError, nearest
 from varsmooth.experiment import from_anywhere
+from varsmooth.files import write_atomically
 from varsmooth.recipe import load_recipe
 from varsmooth.train.folder import RunFolder
 
@@ -44,10 +47,6 @@ class FleetFolder(RunFolder):
         text = json.dumps({"format": FLEET_FORMAT, "trials": listed}, indent=1, ensure_ascii=False, allow_nan=False)
         self.write(self.config_path, f"{text}\n".encode())
 
-    def add_seconds(self, seconds: float) -> None:
-        """Keep how long the fleet has trained, in all its calls."""
-        self.write(self.path / SPENT_FILE, json.dumps({"seconds": round(seconds_of(self.path) + seconds, 1)}).encode())
-
     def read_trials(self) -> list[Trial]:
         """Read the list back."""
         content = _parsed(self.config_path)
@@ -61,8 +60,20 @@ class FleetFolder(RunFolder):
         return _checked(trials, str(self.config_path))
 
 
+@contextmanager
+def spending(path: Path) -> Iterator[None]:
+    """Keep in ``path``, the folder of a fleet or of a sweep, how long this block took, added to what was spent before."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds = round(seconds_of(path) + time.monotonic() - began, 1)
+        with suppress(OSError):  # a full disk is told of by the runs
+            write_atomically(path / SPENT_FILE, json.dumps({"seconds": seconds}).encode())
+
+
 def seconds_of(path: Path) -> float:
-    """How long the fleet in ``path`` has trained, 0 where nothing says so."""
+    """How long the fleet or sweep in ``path`` has trained, 0 where nothing says so."""
     try:
         return float(json.loads((path / SPENT_FILE).read_bytes())["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
