@@ -40,14 +40,10 @@ class Captured(Generic[Result]):
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         # On a stream of its own: cuBLAS keeps a workspace per stream, and graphs that share one cannot run side by side.
-        # Not with torch.cuda.graph, which waits for the whole card and empties its cache: the other runs of a fleet would
-        # stand still. Other threads may go on using the card; this one does nothing but the step.
-        with _no_collection(), torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self.result = self.step()
-            finally:
-                graph.capture_end()
+        # Other threads may go on using the card; this one does nothing but the step.
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            self.result = self.step()
         self.graph = graph
 
 
