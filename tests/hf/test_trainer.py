@@ -74,3 +74,24 @@ def test_a_negative_weight_is_refused(tmp_path):
     each = model()
     with pytest.raises(InputError, match="kl_weight"):
         hf.SmoothingTrainer(each, arguments(tmp_path), handle=smooth(each, proposal()), kl_weight=-1.0)
+
+
+def test_the_draws_keep_to_the_count_of_the_trainer(tmp_path):
+    """Also where the optimiser's steps tell nothing."""
+    each = model()
+    handle, seen = smooth(each, proposal(), advance="manual"), []
+    each.register_forward_pre_hook(lambda *_: seen.append(handle.current_step))
+    settings = arguments(tmp_path, save_strategy="no", per_device_train_batch_size=2, gradient_accumulation_steps=2)
+    hf.SmoothingTrainer(each, settings, train_dataset=Texts(), handle=handle).train()
+    assert seen == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert handle.current_step == 4
+
+
+def test_a_handle_of_another_model_is_refused(tmp_path):
+    handle = smooth(model(), proposal())
+    settings = arguments(tmp_path, save_strategy="no")
+    with pytest.raises(InputError, match="does not smooth the model that the Trainer trains"):
+        hf.SmoothingTrainer(model(), settings, train_dataset=Texts(), handle=handle).train()
+    handle.remove()
+    with pytest.raises(InputError, match="it was removed"):
+        hf.SmoothingTrainer(handle.model, settings, train_dataset=Texts(), handle=handle).train()

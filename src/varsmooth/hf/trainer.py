@@ -12,14 +12,27 @@ from varsmooth.errors import InputError
 
 
 class SmoothingCallback(TrainerCallback):
-    """Starts the draws at the step that the Trainer starts or resumes at; from there they follow the optimiser."""
+    """Keeps the draws at the Trainer's step: the one it starts or resumes at, and each one after."""
 
     def __init__(self, handle: SmoothingHandle) -> None:
         self.handle = handle
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        del args, control, kwargs
+        del args, control
+        tables = {id(part.module) for part in self.handle.parts}
+        model: nn.Module | None = kwargs.get("model")
+        if self.handle.removed or (model is not None and not any(id(module) in tables for module in model.modules())):
+            raise InputError(
+                "handle does not smooth the model that the Trainer trains: it was removed, or is of another model "
+                "(model_init= makes a new one); give the Trainer the model that you called smooth() with"
+            )
         self.handle.step(state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keep to the Trainer's count where the optimiser's steps were not noticed, or one was left out (float16)."""
+        del args, control, kwargs
+        if self.handle.current_step != state.global_step:
+            self.handle.step(state.global_step)
 
 
 class SmoothingMixin:
