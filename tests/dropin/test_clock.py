@@ -35,6 +35,14 @@ def test_the_optimiser_advances_the_step():
     assert torch.equal(model(ids()), second)
 
 
+def test_a_table_that_was_loaded_in_place_of_the_first_still_tells_the_steps():
+    model = recurrent(tied=False)
+    handle = smooth(model, proposal())
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    train(model, handle, 2)
+    assert handle.current_step == 2
+
+
 def test_an_optimiser_without_the_table_does_not():
     model = recurrent()
     handle = smooth(model, proposal())
@@ -108,6 +116,31 @@ def test_a_checkpointed_target_rule_keeps_its_labels():
     loss_of(checkpoint(model, ids(), use_reentrant=False), ids(seed=1)).backward()
     loss_of(plain(ids()), ids(seed=1)).backward()
     torch.testing.assert_close(gradients(model), gradients(plain))
+
+
+class CheckpointedHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = recurrent()
+
+    def forward(self, given):
+        return checkpoint(self.inner.head, self.inner.body(self.inner.words(given))[0], use_reentrant=False)
+
+
+def test_a_checkpointed_head_keeps_its_labels_or_refuses():
+    model, plain = CheckpointedHead(), recurrent()
+    handles = [smooth(each, proposal(), "word", "target") for each in (model, plain)]
+    for seed in range(2):
+        for each, handle in zip((model, plain), handles, strict=True):
+            handle.labels(ids(seed=seed + 5))
+            loss_of(each(ids(seed=seed)), ids(seed=seed + 5)).backward()
+    torch.testing.assert_close(gradients(model.inner), gradients(plain))
+    losses = []
+    for seed in range(2):
+        handles[0].labels(ids(seed=seed + 5))
+        losses.append(loss_of(model(ids(seed=seed)), ids(seed=seed + 5)))
+    with pytest.raises(InputError, match="whose labels it needs cannot be told"):
+        sum(losses).backward()
 
 
 def test_recomputation_that_cannot_be_told_apart_is_refused():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 import torch
 from torch import nn
 
 from dropin_for_tests import WIDTH, WORDS, ids, proposal, recurrent
-from varsmooth import InputError, Proposal, smooth, special_ids_of
+from varsmooth import InputError, Proposal, smooth
 
 
 def refused(pattern, model, noise=None, **options):
@@ -137,6 +135,9 @@ def test_embeddings_that_draws_cannot_follow():
     model.words.sparse = True
     refused("sparse=False", model)
     model = recurrent()
+    model.words.scale_grad_by_freq = True
+    refused("scale_grad_by_freq to False", model)
+    model = recurrent()
     model.words.forward = lambda given: given
     refused("forward set on the module itself", model)
 
@@ -196,20 +197,78 @@ def test_special_ids_are_never_replaced_and_never_proposed():
 
 def test_special_ids_must_be_words_and_leave_some():
     refused(r"special_ids must be in \[0, 29\).*got 29", recurrent(), special_ids=[29])
+    refused("special_ids must be integers.*None", recurrent(), special_ids=[None, 0])
     refused("leave the proposal no word", recurrent(), Proposal.blank(WORDS, 0.1, blank_id=2), special_ids=[2])
 
 
-class Tokenizer:
-    special_tokens_map: ClassVar = {
-        "unk_token": "?",
-        "pad_token": "_",
-        "eos_token": "$",
-        "additional_special_tokens": ["<a>", "<b>"],
-    }
+def test_special_ids_may_lie_in_the_padding_of_a_table():
+    """A row of its own for padding, after the words, is usual; the proposal need not know it."""
+    model = recurrent(rows=WORDS + 1)
+    model.words.padding_idx = WORDS
+    handle = smooth(model, proposal(), special_ids=[2, WORDS])
+    assert handle.padding == {"words": 1, "head": 1}
+    fitting = handle.parts[0].table.proposal
+    assert not fitting.rate[[2, WORDS]].any()
+    assert not fitting.probs[[2, WORDS]].any()
+    assert fitting.rate[3] > 0
 
-    def convert_tokens_to_ids(self, tokens):
-        return [{"_": 0, "$": 2, "?": 3, "<a>": 8, "<b>": 9}[token] for token in tokens]
+
+def test_a_weight_that_is_computed():
+    model = recurrent(tied=False)
+    nn.utils.parametrizations.weight_norm(model.words)
+    refused("embedding 'words' has a weight that is computed from other parameters", model)
+    model = recurrent(tied=False)
+    nn.utils.parametrizations.weight_norm(model.head)
+    refused("head 'head' has a weight that is computed", model)
+    smooth(model, proposal(), output="none")
 
 
-def test_special_ids_of_a_tokenizer_leave_out_the_unknown_word():
-    assert special_ids_of(Tokenizer()) == [0, 2, 8, 9]
+def test_a_table_that_grew_after_it_was_smoothed():
+    model = recurrent()
+    smooth(model, proposal())
+    model(ids())
+    model.words.weight.data = torch.randn(WORDS + 4, WIDTH)
+    with pytest.raises(InputError, match=r"'words' had 29 rows when it was smoothed and has 33 now; call remove\(\)"):
+        model(ids())
+
+
+@pytest.mark.parametrize("granularity", ["word", "element"])
+@pytest.mark.parametrize("wrong", [-1, WORDS])
+def test_ids_that_the_table_lacks_are_refused_as_by_a_plain_embedding(granularity, wrong):
+    model = recurrent()
+    smooth(model, proposal(), granularity)
+    with pytest.raises(IndexError, match="index out of range"):
+        model(torch.tensor([[0, wrong]]))
+
+
+class Functional(nn.Module):
+    """Reads the weights of its modules without calling them."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.calls_embedding = False
+
+    def forward(self, given):
+        vectors = self.words(given) if self.calls_embedding else nn.functional.embedding(given, self.words.weight)
+        return nn.functional.linear(vectors, self.head.weight, self.head.bias)
+
+
+@pytest.mark.parametrize("advance", ["optimizer", "manual"])
+@pytest.mark.parametrize(("calls_embedding", "names"), [(True, "head"), (False, "head, words")])
+def test_smoothing_that_has_no_effect_is_told_once(advance, calls_embedding, names):
+    model = Functional()
+    model.calls_embedding = calls_embedding
+    handle = smooth(model, proposal(), advance=advance)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        model(ids()).sum().backward()
+        optimizer.step()
+        if advance == "manual":
+            handle.step()
+
+    with pytest.warns(UserWarning, match=f"smoothing had no effect on {names}: .*output='none'"):
+        step()
+    step()  # a second warning would be an error
+    assert handle.current_step == 2

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dropin_for_tests import BATCH, TIME, WIDTH, WORDS, gradients, ids, loss_of, proposal, recurrent
-from varsmooth import Counts, DrawKey, EmbeddingPosterior, Proposal, smooth, special_ids_of
+from varsmooth import Counts, DrawKey, EmbeddingPosterior, InputError, Proposal, smooth, special_ids_of
 from varsmooth.draws import Site
 
 transformers = pytest.importorskip("transformers")
@@ -119,6 +119,37 @@ def test_labels_given_to_the_model_serve_the_target_rule():
     assert all(ids()[batch, time + 1] == word for batch, time, word in changed.tolist())
 
 
+class OwnGPT2(transformers.GPT2LMHeadModel):
+    """A class of one's own, whose name says nothing."""
+
+
+def bert():
+    torch.manual_seed(3)
+    settings = {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2}
+    settings |= {"intermediate_size": 16, "max_position_embeddings": 16, "hidden_dropout_prob": 0.0}
+    return transformers.BertForMaskedLM(transformers.BertConfig(**settings, attention_probs_dropout_prob=0.0)).train()
+
+
+def test_labels_are_shifted_for_causal_models_alone():
+    own, causal = OwnGPT2(gpt2().config).train(), gpt2()
+    own.load_state_dict(causal.state_dict())
+    for each in (own, causal):
+        smooth(each, proposal(gamma=1.0), "word", "target")
+    assert torch.equal(*(each(input_ids=ids(), labels=ids()).logits for each in (own, causal)))
+    masked = bert()  # its labels stand where they are
+    handle = smooth(masked, proposal(gamma=1.0), "word", "target")
+    with pytest.raises(InputError, match=r"call handle\.labels\(targets\) first"):
+        masked(input_ids=ids(), labels=ids())
+    handle.step(0)
+    handle.labels(ids(seed=1))
+    logits = masked(input_ids=ids(), labels=ids(seed=1)).logits
+    handle.step(0)
+    handle.labels(torch.full_like(ids(), -100))
+    changed = (logits != masked(input_ids=ids()).logits).nonzero()
+    assert len(changed) > BATCH
+    assert all(ids(seed=1)[batch, time] == word for batch, time, word in changed.tolist())
+
+
 def test_prediction_of_transformers_uses_the_mean_and_generates():
     model, plain, noise = gpt2().eval(), gpt2().eval(), proposal()
     smooth(model, noise)
@@ -212,3 +243,16 @@ def test_a_subword_vocabulary_with_its_special_tokens():
     assert not fitting.rate[:3].any()
     assert not fitting.probs[:3].any()
     assert fitting.rate[3] > 0
+
+
+def test_special_ids_are_all_that_a_tokenizer_marks_but_the_unknown_word():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ["<pad>", "a", "</s>", "<unk>", "<mask>", "<extra>", "b"]
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: row for row, word in enumerate(words)}, unk_token="<unk>"))
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **names, extra_special_tokens=["<extra>"])
+    assert special_ids_of(tokenizer) == [0, 2, 4, 5]
+    tokenizer.add_tokens([tokenizers.AddedToken("<|start|>", special=True), "c"])
+    assert special_ids_of(tokenizer) == [0, 2, 4, 5, 7]
+    both = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>", unk_token="</s>")
+    assert 2 in special_ids_of(both), "the end of the text, though it stands for unknown words too"

@@ -10,8 +10,9 @@ import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from dropin_for_tests import BATCH, TIME, WORDS, ids, loss_of, proposal, recurrent
+from dropin_for_tests import BATCH, TIME, WIDTH, WORDS, ids, loss_of, proposal, recurrent
 from varsmooth import DrawKey, EmbeddingPosterior, InputError, Proposal, output_loss, smooth
 from varsmooth.draws import Site
 
@@ -138,7 +139,10 @@ def test_labels_serve_one_forward_pass_and_their_want_is_explained():
     handle.labels(ids()[:, 1:])
     with pytest.raises(InputError, match="one label for each input word"):
         model(ids())
-    model.eval()(ids())  # prediction needs none
+    handle.labels(ids())
+    model.eval()(ids())  # prediction needs none, but is a forward pass
+    with pytest.raises(InputError, match=r"handle\.labels"):
+        model.train()(ids())
 
 
 def test_labels_can_be_shifted():
@@ -238,6 +242,9 @@ def test_fold_leaves_a_plain_model_that_predicts_the_same(tied):
     handle.fold()
     assert handle.removed
     torch.testing.assert_close(model(ids()), expected)
+    with pytest.raises(InputError, match="removed or folded already"):
+        handle.fold()
+    torch.testing.assert_close(model(ids()), expected)
 
 
 @pytest.mark.parametrize("options", [{"predict": "mean-input"}, {"output": "none"}])
@@ -245,6 +252,12 @@ def test_fold_refuses_two_values_for_one_table(options):
     handle = smooth(recurrent(), proposal(), **options)
     with pytest.raises(InputError, match="tied"):
         handle.fold()
+
+
+def test_fold_of_the_mode_changes_nothing():
+    model = recurrent()
+    smooth(model, proposal(), output="none", predict="mode").fold()
+    assert torch.equal(model.words.weight, recurrent().words.weight)
 
 
 def test_moving_and_casting_the_model_is_followed():
@@ -297,3 +310,38 @@ def test_gradients_stay_off_the_padding_row_and_it_is_special():
     loss_of(logits, ids(seed=1)).backward()
     assert not model.words.weight.grad[3].any()
     assert model.words.weight.grad[4].any()
+
+
+class TwoHeads(nn.Module):
+    """Scores two places of its input by one table, as source and target language may share it."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, WORDS, bias=False) for _ in range(2))
+        for head in self.heads:
+            head.weight = self.words.weight
+
+    def forward(self, given):
+        vectors = self.words(given)
+        return [head(vectors) for head in self.heads]
+
+
+def test_every_head_of_the_table_is_drawn():
+    model = TwoHeads()
+    handle = smooth(model, proposal())
+    first, second = model(ids())
+    assert torch.equal(first, second)
+    assert not torch.equal(first, F.linear(model.words(ids()), model.words.weight))
+    torch.testing.assert_close(handle.kl(), EmbeddingPosterior(model.words.weight, proposal()).kl())
+    first, second = model.eval()(ids())
+    assert torch.equal(first, second)
+    handle.remove()
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_an_empty_batch_gives_an_empty_result():
+    model = nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS))
+    smooth(model, proposal())
+    for given in (ids()[:0], ids()[:, :0]):
+        assert model(given).shape == (*given.shape, WORDS)

@@ -15,6 +15,10 @@ def check_embedding(module: nn.Embedding, name: str, *, allow_frozen: bool) -> N
         raise InputError(f"embedding {name!r} has sparse gradients, a drawn table has dense ones; build it with sparse=False")
     if module.max_norm is not None:
         raise InputError(f"embedding {name!r} has max_norm, which rewrites the table at each look-up; set max_norm to None")
+    if module.scale_grad_by_freq:
+        raise InputError(
+            f"embedding {name!r} has scale_grad_by_freq, which draws do not follow; set scale_grad_by_freq to False"
+        )
     if not is_plain(module) and not _reads_rows(module):
         raise InputError(
             f"embedding {name!r} is a {type(module).__name__} that does more than look rows up; "
@@ -37,6 +41,11 @@ def _check_table(module: nn.Embedding | nn.Linear, name: str, what: str, *, allo
     if forward is not None:
         raise InputError(f"{what} {name!r} has a forward set on the module itself (device hooks?); call smooth() before that")
     weight = module.weight
+    if isinstance(weight, torch.Tensor) and "weight" not in module._parameters:
+        raise InputError(
+            f"{what} {name!r} has a weight that is computed from other parameters (weight_norm, pruning, another "
+            "parametrisation), so it cannot be drawn; take that off first"
+        )
     if not isinstance(weight, torch.Tensor) or not weight.is_floating_point() or weight.element_size() < 2:
         kind = str(getattr(weight, "dtype", type(weight).__name__)).removeprefix("torch.")
         raise InputError(

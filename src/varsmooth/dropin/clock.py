@@ -7,6 +7,7 @@ A pass that runs inside backward is a recomputation (activation checkpointing) a
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -42,8 +43,9 @@ class Clock:
     """Counts steps, and within a step the columns that were drawn for."""
 
     seed: int
-    marks: Tensor
-    """whose optimiser's step is a step of this clock"""
+    marks: nn.Module
+    """the embedding: a step of the optimiser that trains it is a step of this clock"""
+    marks_if_frozen: Tensor | None = None
     by_hand: bool = False
     processes: tuple[int, int] | None = None
     step: Integers = 0
@@ -51,6 +53,8 @@ class Clock:
     window: Window | None = None
     inside: bool = False
     """whether the model's own forward is running"""
+    never_drawn: set[str] = field(default_factory=set)
+    """names of the tables that no forward pass has drawn yet"""
     _moved: bool = False
     _passes: int = 0
     _recomputed: bool = False
@@ -93,11 +97,19 @@ class Clock:
             )
         return window, window.first_sequence
 
-    def current(self) -> Window:
-        """Return the window that a head belongs to."""
+    def current(self, *, with_labels: bool) -> Window:
+        """Return the window that a head belongs to; ``with_labels``: its own, not just one of the same step."""
+        if recomputing():
+            if with_labels and self._passes > 1:
+                raise InputError(
+                    "a checkpointed head is recomputed after several forward passes, and whose labels it needs cannot be "
+                    "told; call backward after each forward pass, or leave the head out of the checkpoint"
+                )
+            return self._repeated()
         return self.begin() if self.window is None else self.window
 
     def advance(self) -> None:
+        self._tell_of_idle_tables()
         if isinstance(self.step, Tensor):
             self.step.add_(1)
         else:
@@ -114,8 +126,21 @@ class Clock:
         """An optimiser has stepped: advance if it holds the table and something was drawn since."""
         if self.by_hand or isinstance(self.step, Tensor) or not self._moved:
             return
-        if any(parameter is self.marks for group in optimizer.param_groups for parameter in group["params"]):
+        # Asked for at each step, as loading a state dict may put another tensor in its place.
+        weight: Any = self.marks.weight
+        marking = weight if weight.requires_grad else self.marks_if_frozen
+        if any(parameter is marking for group in optimizer.param_groups for parameter in group["params"]):
             self.advance()
+
+    def _tell_of_idle_tables(self) -> None:
+        """Warn, once, of tables that no pass of the first step has drawn."""
+        if self._moved and self.never_drawn:
+            names, self.never_drawn = ", ".join(sorted(self.never_drawn)), set()
+            warnings.warn(
+                f"smoothing had no effect on {names}: the model trained a step without calling it, perhaps reading its weight "
+                "in another way (F.embedding, F.linear, a fused loss); call the module, or for a head use output='none'",
+                stacklevel=2,
+            )
 
     def _reset(self) -> None:
         self.sequences, self._moved, self._passes, self._recomputed = 0, False, 0, False

@@ -10,6 +10,9 @@ from torch import nn
 from varsmooth.errors import InputError, nearest
 
 Layer = TypeVar("Layer", nn.Embedding, nn.Linear)
+CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""How transformers names the classes that predict the next word."""
+CAUSAL_BY_NAME_ONLY = {"XLNetLMHeadModel", "XLMWithLMHeadModel", "FlaubertWithLMHeadModel"}
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -48,10 +51,13 @@ def find_embedding(model: nn.Module, given: str | nn.Module | None) -> nn.Embedd
     )
 
 
-def same_table(model: nn.Module, embedding: nn.Embedding) -> list[nn.Embedding]:
-    """Return every embedding that reads the table: encoder and decoder often have one module each, tied by the weight."""
-    modules = [module for module in model.modules() if isinstance(module, nn.Embedding) and module.weight is embedding.weight]
-    return modules if any(module is embedding for module in modules) else [embedding, *modules]
+def same_table(model: nn.Module, layer: Layer, kind: type[Layer]) -> list[Layer]:
+    """Return every layer of this kind that uses the table: encoder and decoder often have one each, tied by the weight."""
+    found = [layer]
+    found.extend(
+        each for each in model.modules() if isinstance(each, kind) and each.weight is layer.weight and each is not layer
+    )
+    return found
 
 
 def find_head(model: nn.Module, embedding: nn.Embedding, given: str | nn.Module | None) -> nn.Linear:
@@ -78,6 +84,14 @@ def find_head(model: nn.Module, embedding: nn.Embedding, given: str | nn.Module 
         f"no output head found in {type(model).__name__}: no nn.Linear is tied to the embedding or has its "
         f"{embedding.num_embeddings} rows; smooth the input alone with output='none', or name the layer with head='NAME'"
     )
+
+
+def shifts_labels(model: nn.Module) -> bool:
+    """Whether it is a causal model of transformers, or made from one: these shift their ``labels``, masked models do not."""
+    if not hasattr(model, "loss_type") or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    names = {kind.__name__ for kind in type(model).__mro__}
+    return any(name.endswith(CAUSAL) for name in names) and not names & CAUSAL_BY_NAME_ONLY
 
 
 def _given(model: nn.Module, given: str | nn.Module, kind: type[Layer], argument: str) -> Layer:

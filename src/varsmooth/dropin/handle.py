@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from varsmooth.dropin.checks import check_embedding, check_head
 from varsmooth.dropin.clock import Clock, outside_compile, recomputing
-from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, unwrapped
+from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, shifts_labels, unwrapped
 from varsmooth.dropin.tables import Settings, Smoothed, SmoothedEmbedding, SmoothedHead, Table
 from varsmooth.dropin.vocabulary import fitted, without
 from varsmooth.errors import InputError, check_choice
@@ -62,16 +62,16 @@ def smooth(
         raise InputError("output='target' needs granularity='word': element-wise smoothing replaces no whole word")
     model = unwrapped(model)
     embedding = find_embedding(model, input)
-    for module in same_table(model, embedding):
+    for module in same_table(model, embedding, nn.Embedding):
         check_embedding(module, name_of(model, module), allow_frozen=allow_frozen)
     layer = None if output == "none" else find_head(model, embedding, head)
-    if layer is not None:
-        check_head(layer, name_of(model, layer), allow_frozen=allow_frozen)
+    for scorer in [] if layer is None else same_table(model, layer, nn.Linear):
+        check_head(scorer, name_of(model, scorer), allow_frozen=allow_frozen)
     if proposal is not None:
         own = [] if embedding.padding_idx is None else [embedding.padding_idx]
-        proposal = without(proposal, [*special_ids, *own])
+        proposal = without(proposal, [*special_ids, *own], len(embedding.weight))
     settings = Settings(granularity, output, scope, dropout, dropout_granularity, variance, batch_first)
-    clock = Clock(seed, _marking(model, embedding), by_hand=advance == "manual", processes=data_parallel)
+    clock = Clock(seed, embedding, _first_trained(model), by_hand=advance == "manual", processes=data_parallel)
     parts, rows_of_padding = _parts(model, embedding, layer, proposal, settings, clock, predict, padding)
     return SmoothingHandle(model, parts, clock, settings, rows_of_padding)
 
@@ -92,22 +92,24 @@ def _parts(
     def table(module: nn.Embedding | nn.Linear, scope: Scope) -> Table:
         name = name_of(model, module)
         fitting, found[name] = fitted(proposal, len(module.weight), f"the table of {name!r}", padding)
-        made = Table(module, fitting, scope, settings)
+        made = Table(module, name, fitting, scope, settings)
         _ = made.posterior  # refuses bad settings now
+        clock.never_drawn.add(name)
         return made
 
     inputs = table(embedding, settings.scope)
     parts: list[Smoothed] = [
-        SmoothedEmbedding(module, inputs, clock, predict != "mode") for module in same_table(model, embedding)
+        SmoothedEmbedding(module, inputs, clock, predict != "mode") for module in same_table(model, embedding, nn.Embedding)
     ]
     if head is not None:
-        parts.append(SmoothedHead(head, table(head, "batch"), clock, predict == "mean"))
+        outputs = table(head, "batch")
+        parts += [SmoothedHead(module, outputs, clock, predict == "mean") for module in same_table(model, head, nn.Linear)]
     return parts, found
 
 
-def _marking(model: nn.Module, embedding: nn.Embedding) -> Tensor:
-    """Return the parameter whose optimiser tells the steps: the table, or if that is frozen the first that trains."""
-    return next((each for each in [embedding.weight, *model.parameters()] if each.requires_grad), embedding.weight)
+def _first_trained(model: nn.Module) -> Tensor | None:
+    """Return the parameter whose optimiser tells the steps where the embedding is frozen."""
+    return next((each for each in model.parameters() if each.requires_grad), None)
 
 
 @dataclass(eq=False)
@@ -159,7 +161,8 @@ class SmoothingHandle:
     def labels(self, labels: Tensor, *, shift: bool = False) -> None:
         """Give the next forward pass its labels, in the shape of the ids: at each place, what the logits there should predict.
 
-        ``shift``: they are the ids themselves, to be shifted by one; so are those that a model is called with as ``labels=``.
+        ``shift``: they are the ids themselves, to be shifted by one; so are those that a causal model of transformers is called
+        with as ``labels=``. Of any other model it is not known whether it shifts them, so they must be given here.
         """
         self._given_labels = self._shifted(labels) if shift else labels
 
@@ -174,13 +177,15 @@ class SmoothingHandle:
     @torch.no_grad()
     def fold(self) -> None:
         """Write the mean into the tables and remove the handle: a plain model that predicts as this one did."""
+        if self.removed:
+            raise InputError("this handle was removed or folded already; fold() would change the tables once more")
         means = {id(part.module.weight): part for part in self.parts if part.mean}
         for part in self.parts:
             if not part.mean and id(part.module.weight) in means:
                 raise InputError(
                     "fold() cannot give one tied table two values: the input's mean and the head's mode; use predict='mean'"
                 )
-        if self.settings.output == "none" and self._is_tied:
+        if means and self.settings.output == "none" and self._is_tied:
             raise InputError(
                 "fold() would change the head, which is tied to the embedding and was not smoothed (output='none')"
             )
@@ -215,11 +220,13 @@ class SmoothingHandle:
 
     @outside_compile
     def _before(self, model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not model.training or recomputing():
+        if recomputing():
             return
         labels, self._given_labels = self._given_labels, None
+        if not model.training:
+            return
         if labels is None and self.settings.output == "target" and isinstance(kwargs.get("labels"), Tensor):
-            labels = self._shifted(kwargs["labels"])
+            labels = self._shifted(kwargs["labels"]) if shifts_labels(model) else None
         self.clock.begin(labels)
         self.clock.inside = True
 

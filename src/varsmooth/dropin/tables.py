@@ -39,18 +39,24 @@ class Table:
     """The posterior of a module's weight, made anew where the weight is another tensor or has moved."""
 
     module: nn.Embedding | nn.Linear
+    name: str
     proposal: Proposal | None
     scope: Scope
     settings: Settings
     _posterior: EmbeddingPosterior | None = field(default=None, repr=False)
-    _made_for: tuple[torch.device, torch.dtype] | None = field(default=None, repr=False)
+    _made_for: tuple[torch.device, torch.dtype, torch.Size] | None = field(default=None, repr=False)
 
     @property
     def posterior(self) -> EmbeddingPosterior:
         weight, how = self.module.weight, self.settings
-        found = (weight.device, weight.dtype)
+        found = (weight.device, weight.dtype, weight.shape)
         if self._posterior is None or self._posterior.weight is not weight or self._made_for != found:
             if self.proposal is not None:
+                if self.proposal.vocab_size != len(weight):
+                    raise InputError(
+                        f"{self.name!r} had {self.proposal.vocab_size} rows when it was smoothed and has {len(weight)} now; "
+                        "call remove() on the handle and smooth the model again"
+                    )
                 self.proposal = self.proposal.to(weight.device)
             self._made_for = found
             self._posterior = EmbeddingPosterior(
@@ -79,6 +85,7 @@ class Smoothed:
     @outside_compile
     def forward(self, input: Tensor) -> Tensor:
         if self.module.training:
+            self.clock.never_drawn.discard(self.table.name)
             return self.drawn(input)
         if self.mean and self.table.posterior.smooths:
             return self.predicted(input)
@@ -97,6 +104,8 @@ class SmoothedEmbedding(Smoothed):
 
     def drawn(self, given: Tensor) -> Tensor:
         posterior, how = self.table.posterior, self.table.settings
+        # One column is looked up as ever, which complains of ids that the table lacks: draws do not.
+        F.embedding(given, posterior.weight.detach()[:, :1])
         window, first = self.clock.columns(self._columns(given), how.scope)
         ids, key = self._time_first(given), window.key.at(Site.INPUT)
         if how.output == "target":
@@ -125,7 +134,7 @@ class SmoothedEmbedding(Smoothed):
         how = self.table.settings
         if how.scope == "batch":
             return given.reshape(-1, 1)
-        return given.reshape(given.shape[0], -1).t() if how.batch_first else given
+        return given.flatten(1).t() if how.batch_first else given
 
     def _as_given(self, found: Tensor, given: Tensor) -> Tensor:
         """Return what was found for ``_time_first`` ids, [T, B, ...], in the shape of the ids."""
@@ -160,8 +169,9 @@ class SmoothedHead(Smoothed):
     module: nn.Linear
 
     def drawn(self, given: Tensor) -> Tensor:
-        window, posterior = self.clock.current(), self.table.posterior
-        if self.table.settings.output == "target":
+        follows_target = self.table.settings.output == "target"
+        window, posterior = self.clock.current(with_labels=follows_target), self.table.posterior
+        if follows_target:
             return self._target(given, window, posterior)
         return self._score(given, _sample(posterior, window))
 
@@ -224,7 +234,7 @@ def _labels_and_replaced(given: Tensor, window: Window) -> tuple[Tensor, Tensor]
     if labels is None:
         raise InputError(
             "output='target' needs the labels before the forward pass: call handle.labels(targets) first, "
-            "or pass labels=... to the model; output='table' needs none"
+            "or pass labels=... to a causal model of transformers; output='table' needs none"
         )
     if replaced is None:
         raise InputError("output='target' needs the embedding to be called before the head")

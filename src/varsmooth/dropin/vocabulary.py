@@ -16,25 +16,36 @@ ROUNDING = 128
 
 
 def special_ids_of(tokenizer: Any) -> list[int]:
-    """Return the ids of a tokenizer's special tokens: padding, mask, begin and end of text; not the unknown word, which is one.
+    """Return the ids of a tokenizer's special tokens: padding, mask, begin and end of text and any that it marks as special.
 
-    Works with the tokenizers of transformers.
+    Not that of the unknown word, which is a word, unless the token has another role too. Works with the tokenizers of
+    transformers.
     """
-    named = {name: token for name, token in tokenizer.special_tokens_map.items() if name != "unk_token"}
-    tokens = [token for value in named.values() for token in (value if isinstance(value, list | tuple) else [value])]
-    tokens += [str(token) for token in getattr(tokenizer, "additional_special_tokens", [])]
-    ids = tokenizer.convert_tokens_to_ids([str(token) for token in tokens])
-    return sorted({index for index in ids if index is not None})
+    named = {str(token) for name, token in tokenizer.special_tokens_map.items() if name != "unk_token"}
+    marked = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+    unknown = {str(tokenizer.special_tokens_map.get("unk_token"))}
+    tokens = named | ((marked | set(tokenizer.all_special_tokens)) - unknown)
+    return sorted({index for index in tokenizer.convert_tokens_to_ids(list(tokens)) if index is not None})
 
 
-def without(proposal: Proposal, ids: Iterable[int]) -> Proposal:
-    """Return the proposal in which the words ``ids`` are never replaced and never proposed."""
-    left_out = torch.tensor(sorted({int(index) for index in ids}), dtype=torch.long, device=proposal.rate.device)
-    if left_out.numel() == 0:
+def without(proposal: Proposal, ids: Iterable[int], rows: int) -> Proposal:
+    """Return the proposal in which the words ``ids`` are never replaced and never proposed.
+
+    Those among the ``rows`` of the table that the proposal has no word for are so anyway.
+    """
+    try:
+        wanted = sorted({int(index) for index in ids})
+    except TypeError:
+        raise InputError(
+            "special_ids must be integers; a token that the tokenizer lacks has the id None: leave it out"
+        ) from None
+    if wanted and not 0 <= wanted[0] <= wanted[-1] < rows:
+        culprit = wanted[0] if wanted[0] < 0 else wanted[-1]
+        raise InputError(f"special_ids must be in [0, {rows}), the rows of the table; got {culprit}")
+    words = [index for index in wanted if index < proposal.vocab_size]
+    if not words:
         return proposal
-    if int(left_out[0]) < 0 or int(left_out[-1]) >= proposal.vocab_size:
-        culprit = int(left_out[0] if left_out[0] < 0 else left_out[-1])
-        raise InputError(f"special_ids must be in [0, {proposal.vocab_size}), the words of the proposal; got {culprit}")
+    left_out = torch.tensor(words, device=proposal.rate.device)
     rate = proposal.rate.index_fill(0, left_out, 0.0)
     probs = proposal.probs.double().index_fill(0, left_out, 0.0)
     total = probs.sum()

@@ -103,7 +103,7 @@ class EmbeddingPosterior:
         """
         places = _places(ids, self.scope, first_sequence)
         drawn = draw_rows(self.weight, ids.reshape(-1), DrawKey.of(key), self._plan, places, dtype=dtype, sink=sink)
-        return drawn.view(*ids.shape, -1)
+        return drawn.view(*ids.shape, self.weight.shape[1])
 
     def replaced(self, ids: Tensor, key: DrawKey | int, first_sequence: int = 0) -> Tensor:
         """Return where ``lookup`` with the same arguments replaced the word (the coin fell), a bool tensor [T, B]."""
@@ -130,7 +130,7 @@ class EmbeddingPosterior:
         places = _places(ids, scope, first_sequence)
         flat, key = ids.reshape(-1), DrawKey.of(key)
         drawn = draw_rows(self.weight, flat, key, self._plan, places, replaces_all=True, dtype=dtype, sink=sink)
-        return drawn.view(*ids.shape, -1)
+        return drawn.view(*ids.shape, self.weight.shape[1])
 
     def score_replaced(
         self,
