@@ -118,6 +118,14 @@ def test_a_checkpointed_target_rule_keeps_its_labels():
     torch.testing.assert_close(gradients(model), gradients(plain))
 
 
+def test_a_table_that_is_frozen_later_leaves_the_steps_to_the_other_parameters():
+    model = recurrent(tied=False)
+    handle = smooth(model, proposal())
+    model.words.weight.requires_grad_(False)
+    train(model, handle, 2, torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.5))
+    assert handle.current_step == 2
+
+
 class CheckpointedHead(nn.Module):
     def __init__(self):
         super().__init__()

@@ -175,6 +175,8 @@ def test_bad_options():
     refused("advance must be one of", recurrent(), advance="auto")
     refused("dropout must be in", recurrent(), dropout=1.0)
     refused("granularity='word'", recurrent(), output="target")
+    refused(r"seed must be in \[0, 2\*\*32\)", recurrent(), seed=-1)
+    refused("data_parallel must be a rank", recurrent(), data_parallel=(2, 2))
     model = recurrent()
     refused("scope must be one of", model, scope="window")
     assert "forward" not in vars(model.words), "what fails leaves nothing behind"
@@ -198,7 +200,12 @@ def test_special_ids_are_never_replaced_and_never_proposed():
 def test_special_ids_must_be_words_and_leave_some():
     refused(r"special_ids must be in \[0, 29\).*got 29", recurrent(), special_ids=[29])
     refused("special_ids must be integers.*None", recurrent(), special_ids=[None, 0])
-    refused("leave the proposal no word", recurrent(), Proposal.blank(WORDS, 0.1, blank_id=2), special_ids=[2])
+    refused(
+        "special_ids and padding_idx leave the proposal no word",
+        recurrent(),
+        Proposal.blank(WORDS, 0.1, blank_id=2),
+        special_ids=[2],
+    )
 
 
 def test_special_ids_may_lie_in_the_padding_of_a_table():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from varsmooth.draws import DrawKey
 from varsmooth.dropin.checks import check_embedding, check_head
 from varsmooth.dropin.clock import Clock, outside_compile, recomputing
 from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, shifts_labels, unwrapped
@@ -60,6 +61,9 @@ def smooth(
     check_choice("advance", advance, get_args(Advance))
     if output == "target" and granularity != "word":
         raise InputError("output='target' needs granularity='word': element-wise smoothing replaces no whole word")
+    DrawKey(seed)  # refuses a bad one now
+    if data_parallel is not None and not 0 <= data_parallel[0] < data_parallel[1]:
+        raise InputError(f"data_parallel must be a rank and how many there are, with 0 <= rank < number; got {data_parallel}")
     model = unwrapped(model)
     embedding = find_embedding(model, input)
     for module in same_table(model, embedding, nn.Embedding):
@@ -71,7 +75,7 @@ def smooth(
         own = [] if embedding.padding_idx is None else [embedding.padding_idx]
         proposal = without(proposal, [*special_ids, *own], len(embedding.weight))
     settings = Settings(granularity, output, scope, dropout, dropout_granularity, variance, batch_first)
-    clock = Clock(seed, embedding, _first_trained(model), by_hand=advance == "manual", processes=data_parallel)
+    clock = Clock(seed, embedding, _other_trained(model, embedding), by_hand=advance == "manual", processes=data_parallel)
     parts, rows_of_padding = _parts(model, embedding, layer, proposal, settings, clock, predict, padding)
     return SmoothingHandle(model, parts, clock, settings, rows_of_padding)
 
@@ -107,9 +111,9 @@ def _parts(
     return parts, found
 
 
-def _first_trained(model: nn.Module) -> Tensor | None:
-    """Return the parameter whose optimiser tells the steps where the embedding is frozen."""
-    return next((each for each in model.parameters() if each.requires_grad), None)
+def _other_trained(model: nn.Module, embedding: nn.Embedding) -> Tensor | None:
+    """Return the parameter whose optimiser tells the steps while the embedding is frozen."""
+    return next((each for each in model.parameters() if each.requires_grad and each is not embedding.weight), None)
 
 
 @dataclass(eq=False)
@@ -150,7 +154,7 @@ class SmoothingHandle:
         """Advance to the next step's draws, or go to step ``to``; return the step.
 
         Only needed with ``advance='manual'`` or to resume. A 0-d integer tensor is kept, not copied: whoever replays a CUDA
-        graph advances it there.
+        graph advances it there, and every forward pass then starts at the first sequence of the batch.
         """
         if to is None:
             self.clock.advance()

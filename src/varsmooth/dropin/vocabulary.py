@@ -50,7 +50,7 @@ def without(proposal: Proposal, ids: Iterable[int], rows: int) -> Proposal:
     probs = proposal.probs.double().index_fill(0, left_out, 0.0)
     total = probs.sum()
     if bool(rate.any()) and float(total) <= 0:
-        raise InputError("special_ids leave the proposal no word to propose; check the counts it was made of")
+        raise InputError("special_ids and padding_idx leave the proposal no word to propose; check what it was made of")
     return Proposal(rate, (probs / total.clamp(min=1e-30)).to(proposal.probs.dtype), proposal.noises_output)
 
 
