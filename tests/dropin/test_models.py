@@ -87,6 +87,40 @@ def test_decoders_of_transformers(make, tied):
     assert embedding.weight.grad.any()
 
 
+class Translator(nn.Module):
+    """nn.Transformer with one table for both languages and for the head."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.body = nn.Transformer(WIDTH, 2, 1, 1, 16, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, source, target):
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.head(self.body(self.words(source), self.words(target), tgt_mask=mask, tgt_is_causal=True))
+
+
+def test_the_encoder_decoder_of_torch():
+    torch.manual_seed(3)
+    model, noise, calls = Translator(), proposal(), []
+    for module in (model.words, model.head):
+        draws_of(module, calls)
+    handle = smooth(model, noise, seed=2)
+    (loss_of(model(ids(), ids(time=5, seed=1)), ids(time=5, seed=2)) + 1e-4 * handle.kl()).backward()
+    q = EmbeddingPosterior(model.words.weight, noise, "element")
+    assert len(calls) == 3
+    for given, vectors in calls[:2]:
+        assert torch.equal(vectors, q.lookup(given.t(), 2).transpose(0, 1))
+    table = EmbeddingPosterior(model.words.weight, noise, "element", "batch").sample(DrawKey(2, 0, Site.OUTPUT))
+    assert torch.equal(calls[2][1], nn.functional.linear(calls[2][0], table))
+    with torch.no_grad():
+        found = model.eval()(ids(), ids(seed=1))
+        handle.fold()
+        torch.testing.assert_close(found, model(ids(), ids(seed=1)))
+
+
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_saved_models_of_transformers_are_the_same_bytes_and_load_without_us(make, tmp_path):
     model = make()
