@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,24 @@ def test_the_drop_ins_cost_is_that_of_the_record():
         over = {arm: f"{found['ratio_to_dropout'][arm]['median']:.3f} x" for arm in ("word", "element")}
         dropout = found["ms_per_step"]["dropout"]
         assert f"| {data} | {words} | {dropout:.2f} ms | {over['word']} | {over['element']} |" in text
+
+
+def test_what_the_drop_in_brings_a_decoder_is_what_the_records_say():
+    text = (ROOT / "docs" / "drop-in.md").read_text(encoding="utf-8")
+
+    def perplexity(name: str, split: str) -> float:
+        found = json.loads((ROOT / "results" / "decoder" / f"{name}.json").read_bytes())
+        predict = "mode" if found["config"]["smoothing"] is None else "mean"
+        wanted = (split, predict, True)
+        return next(r["perplexity"] for r in found["results"] if (r["split"], r["predict"], r["tuned_temperature"]) == wanted)
+
+    for data in ("ptb", "wikitext-2"):
+        arms = [f"{data}-plain-0", f"{data}-dropout-0.3", f"{data}-word-0.3-0.2", f"{data}-element-0.3-0.2"]
+        seeds = [[perplexity(f"{arm}-{seed}", "test") for seed in (1, 2, 3)] for arm in arms]
+        cells = [f"{statistics.fmean(values):.2f} ±{statistics.stdev(values):.2f}" for values in seeds]
+        assert f"| {data} | {' | '.join(cells)} |" in text
+    better, worse = (f"{perplexity(f'ptb-word-{values}-1', 'valid'):.2f}" for values in ("0.2-0.1", "0.3-0.2"))
+    assert f"a development perplexity of {better} on ptb instead of {worse}" in text
 
 
 def test_the_study_of_the_documents_is_one(tmp_path):

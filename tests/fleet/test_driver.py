@@ -19,6 +19,7 @@ from varsmooth import InputError, LanguageModel
 from varsmooth.config import Config
 from varsmooth.experiment import Reporting, session, start_run
 from varsmooth.fleet import Trial, resume_fleet, start_fleet
+from varsmooth.ops.lstm_layer.blocks import Gpu, choose
 from varsmooth.report.runs import load_run
 from varsmooth.train.folder import DiskFullError, RunFolder
 from varsmooth.train.trainer import Trainer
@@ -91,6 +92,22 @@ def test_collecting_garbage_leaves_out_what_was_there_before_the_fleet(tmp_path:
     start_fleet([Trial("run", tiny("vanilla"))], tmp_path / "fleet", QUIET)
     assert frozen[0] > 10_000
     assert gc.get_freeze_count() == 0, "it is the process's again"
+
+
+@pytest.mark.parametrize(("number", "at_once", "shares"), [(2, 2, True), (2, 1, False), (1, 8, False)])
+def test_runs_share_a_card_only_where_there_are_several_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, at_once: int, shares: bool
+) -> None:
+    found, step = [], Trainer.step
+
+    def watched(self: Trainer) -> Any:
+        found.append(choose(64, 512, 2, Gpu(132, 232_448)) != choose_alone)
+        return step(self)
+
+    choose_alone = choose(64, 512, 2, Gpu(132, 232_448))
+    monkeypatch.setattr(Trainer, "step", watched)
+    start_fleet([Trial(f"run-{place}", tiny("vanilla")) for place in range(number)], tmp_path / "fleet", QUIET, at_once)
+    assert set(found) == {shares}
 
 
 def test_only_so_many_runs_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ class _Fleet:
         waiting = [trial for trial in trials if trial.name not in self.records]
         # What was begun comes first, so that few runs are left half done.
         self.waiting = sorted(waiting, key=lambda trial: self.before[trial.name] == 0)
-        self.crew = Crew(session, self._ended, at_once)
+        self.crew = Crew(session, self._ended, min(at_once, len(waiting)))
         self.steps: dict[str, int] = {}
         self.trained: dict[str, float] = {}
         self.cut_short = False
