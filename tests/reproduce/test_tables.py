@@ -45,7 +45,10 @@ def test_ours_stands_beside_the_papers(results, keep):
     assert cells(found, "element-wise smoothing, Kneser-Ney") == ["1", "70.5", "66.00", "66.8", "62.00", "4.8", "61.00"]
     assert cells(found, "variational smoothing, blank") == ["-"] * 7
     assert "Not run yet: vanilla LSTM, untied; data noising, linear interpolation;" in found
-    assert "Below tied vanilla on test: 4.00 (element-wise smoothing, Kneser-Ney, at temperature 1); 4.00 (element" in found
+    assert (
+        "Against tied vanilla on test: 4.00 below (element-wise smoothing, Kneser-Ney, at temperature 1); 4.00 below (element"
+        in found
+    )
 
 
 def test_which_scheme_is_ahead_is_said_beside_the_paper(results, keep):
@@ -130,6 +133,11 @@ def test_the_headline_has_eight_rows_and_both_settings(results, keep):
     assert rows[0] == "| vanilla LSTM, tied | 512 | 74.0 | 66.00 | 64.00 | 86.6 | - | - |"
     assert rows[4] == "| vanilla LSTM, tied | 1024 | 70.2 | - | - | 81.0 | 83.00 | - |"
     assert "Not run yet" not in found
+    assert "against tied vanilla" not in found
+    keep("element-kneser-ney", 65.5, **WORD)
+    keep("element-kneser-ney", 64.25, group="512-tuned", **WORD)
+    told = "0.50 below (Penn Treebank, 512 units, its setting); 0.25 above (Penn Treebank, 512 units, tuned)."
+    assert headline_table(results).endswith(told)
 
 
 def test_records_of_one_row_that_differ_are_refused(results, keep):

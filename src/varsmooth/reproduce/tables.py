@@ -138,7 +138,15 @@ def headline_table(results: Path) -> str:
                 ]
             rows.append(cells)
     known = any(row.name in found for found in runs.values() for row in plans[0].rows if row.headline)
-    return paragraphs(markdown.table(header, rows), "" if known else not_run(["all"], 1))
+    gains = [
+        f"{gain} ({plan.title}, {size} units, {'its setting' if setting == 'paper' else 'tuned'})"
+        for plan in plans
+        for size in SIZES
+        for setting in ("paper", "tuned")
+        if (gain := _gain(runs[plan.name, size, setting], best_smoothing(plan, runs[plan.name, size, setting]), tuned=True))
+    ]
+    told = f"Best smoothing row on valid against tied vanilla, on test, each at its tuned temperature: {'; '.join(gains)}."
+    return paragraphs(markdown.table(header, rows), told if gains else "", "" if known else not_run(["all"], 1))
 
 
 def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
@@ -159,20 +167,21 @@ def _main_row(corpus: str, size: int, row: Row, runs: Sequence[RunSummary]) -> l
 
 
 def _gains(plan: CorpusPlan, runs: Runs) -> str:
-    """Say how far smoothing is below tied vanilla: the element-wise row, of which the paper claims most, and the best."""
+    """Compare smoothing with tied vanilla: the element-wise row, of which the paper claims most, and the best."""
+    element = next(row for row in plan.rows if row.name == "element-kneser-ney")
+    best = best_smoothing(plan, runs)
     sentences = []
-    for tuned, name, about in (
-        (False, "element-kneser-ney", "at temperature 1"),
-        (
-            True,
-            getattr(best_smoothing(plan, runs), "name", ""),
-            "each at its tuned temperature; the best smoothing row on valid",
-        ),
-    ):
-        plain, smoothed = (perplexity(runs.get(row, []), "test", tuned=tuned) for row in (BASELINE, name))
-        if plain is not None and smoothed is not None:
-            sentences.append(f"{plain.mean - smoothed.mean:.2f} ({_label(plan, name)}, {about})")
-    return f"Below tied vanilla on test: {'; '.join(sentences)}." if sentences else ""
+    if gain := _gain(runs, element, tuned=False):
+        sentences.append(f"{gain} ({element.label}, at temperature 1)")
+    if best and (gain := _gain(runs, best, tuned=True)):
+        sentences.append(f"{gain} ({best.label}, each at its tuned temperature; the best smoothing row on valid)")
+    return f"Against tied vanilla on test: {'; '.join(sentences)}." if sentences else ""
+
+
+def _gain(runs: Runs, row: Row | None, *, tuned: bool) -> str:
+    """How far a row is below tied vanilla on test, or above; empty where one of them has not been run."""
+    plain, smoothed = (perplexity(runs.get(name, []), "test", tuned=tuned) for name in (BASELINE, row.name if row else ""))
+    return "" if plain is None or smoothed is None else _compared(smoothed.mean - plain.mean, 2)
 
 
 def _interpolation(corpus: str, size: int, runs: Runs) -> str:
@@ -186,8 +195,8 @@ def _interpolation(corpus: str, size: int, runs: Runs) -> str:
     return f"Word smoothing by linear interpolation is {_compared(ours[0].mean - ours[1].mean)} Kneser-Ney on test{told}."
 
 
-def _compared(difference: float) -> str:
-    return f"{abs(difference):.1f} {'below' if difference < 0 else 'above'}"
+def _compared(difference: float, digits: int = 1) -> str:
+    return f"{abs(difference):.{digits}f} {'below' if difference < 0 else 'above'}"
 
 
 def _present(plan: CorpusPlan, runs: Runs) -> list[Row]:
