@@ -12,8 +12,20 @@ import pytest
 from commands_for_tests import Outcome, Run
 from runs_for_tests import record, result
 from varsmooth.cli import main
+from varsmooth.train.trainer import Trainer
 
 Keep = Callable[..., Path]
+TINY = {
+    "model.hidden": 8,
+    "train.batch": 4,
+    "train.window": 5,
+    "train.steps": 6,
+    "train.precision": "fp32",
+    "train.device": "cpu",
+    "evaluate.batch": 3,
+    "evaluate.window": 16,
+    "evaluate.burn_in": 4,
+}
 BANDS = [(0, 0, 0), (1, 9, 10), (10, 99, 20), (100, 999, 30), (1000, None, 40)]
 
 
@@ -90,3 +102,31 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return left.value.code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data" / "ptb"
+    folder.mkdir(parents=True)
+    for split, lines in (("train", 60), ("valid", 12), ("test", 15)):
+        text = "".join(f"the cat {word} on <unk> mat\n" for word in ["sat", "lay", "ate"] * (lines // 3))
+        (folder / f"{split}.txt").write_text(text)
+    return folder.parent
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tiny runs, and the seed of every training step."""
+    monkeypatch.setattr("varsmooth.reproduce.jobs.budget_values", lambda _: TINY)
+    monkeypatch.setattr("varsmooth.reproduce.experiments.budget_values", lambda _: TINY)
+    # Of finalists the size must be one of the table's, by which the choice finds its row.
+    wide = {key: value for key, value in TINY.items() if key != "model.hidden"}
+    monkeypatch.setattr("varsmooth.reproduce.finalists.budget_values", lambda _: wide)
+    taken, step = [], Trainer.step
+
+    def watched(self: Trainer) -> object:
+        taken.append(self.settings.seed)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", watched)
+    return taken

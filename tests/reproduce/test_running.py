@@ -25,43 +25,7 @@ from varsmooth.reproduce import (
 from varsmooth.train.trainer import Trainer
 
 QUIET = Reporting(Console(quiet=True))
-TINY = {
-    "model.hidden": 8,
-    "train.batch": 4,
-    "train.window": 5,
-    "train.steps": 6,
-    "train.precision": "fp32",
-    "train.device": "cpu",
-    "evaluate.batch": 3,
-    "evaluate.window": 16,
-    "evaluate.burn_in": 4,
-}
 ROWS = "vanilla,noising-kneser-ney"
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data" / "ptb"
-    folder.mkdir(parents=True)
-    for split, lines in (("train", 60), ("valid", 12), ("test", 15)):
-        text = "".join(f"the cat {word} on <unk> mat\n" for word in ["sat", "lay", "ate"] * (lines // 3))
-        (folder / f"{split}.txt").write_text(text)
-    return folder.parent
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tiny runs, and the seed of every training step."""
-    monkeypatch.setattr("varsmooth.reproduce.jobs.budget_values", lambda _: TINY)
-    monkeypatch.setattr("varsmooth.reproduce.experiments.budget_values", lambda _: TINY)
-    taken, step = [], Trainer.step
-
-    def watched(self: Trainer) -> object:
-        taken.append(self.settings.seed)
-        return step(self)
-
-    monkeypatch.setattr(Trainer, "step", watched)
-    return taken
 
 
 def options(tmp_path: Path, data: Path) -> list[object]:

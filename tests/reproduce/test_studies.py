@@ -28,13 +28,16 @@ def test_arms_are_rows_of_the_corpus_tuned_over_what_they_have(path):
     assert setting == "tuned" or len(study.arms) == len(names)
     assert study.budget.trials is not None
     assert (study.sampler.recipe_first, study.sampler.distinct) == (1, 1)
-    common = {"train.lr", "train.l2"} | ({"dropout.tables", "dropout.recurrent"} if setting == "tuned" else set())
+    common = {"train.lr"} | ({"dropout.tables", "dropout.recurrent"} if setting == "tuned" else set())
+    common |= set() if path.stem == "wikitext-2-paper" else {"train.l2"}
     for arm in study.arms:
         assert (arm.config.data.name, arm.config.model.hidden, arm.config.evaluate.final) == (corpus, 512, False)
         own = set() if arm.name.startswith("vanilla") else {"smoothing.gamma"}
         if arm.name in ("smoothing-linear-interpolation", "smoothing-absolute-discounting"):
             own |= {"smoothing.output"}
-        if setting == "tuned" and arm.name.startswith(("smoothing", "element")):
-            own |= {"smoothing.scope", "smoothing.kl"} | ({"smoothing.output"} if arm.name == "smoothing-kneser-ney" else set())
+        if setting == "tuned":
+            own |= {"smoothing-kneser-ney": {"smoothing.output"}, "element-kneser-ney": {"smoothing.scope"}}.get(
+                arm.name, set()
+            )
         assert set(arm.space) == common | own
         assert set(recipe_point(arm.config, arm.space)) == set(arm.space), "the recipe is a point of its space"

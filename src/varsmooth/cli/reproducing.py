@@ -25,8 +25,10 @@ from varsmooth.reproduce import (
     Setting,
     build_page,
     choose,
+    choose_among,
     corpus_plan,
     experiment_jobs,
+    finalist_jobs,
     missing_jobs,
     named_experiments,
     read_chosen,
@@ -56,6 +58,7 @@ def reproduce(
     budget: Budget = "full",
     experiment: str | None = None,
     choose_from: Path | None = None,
+    finalists: int | None = None,
     out: Path | None = None,
     results: Path = RESULTS,
     data_dir: Path | None = None,
@@ -82,6 +85,7 @@ def reproduce(
         varsmooth reproduce ptb --experiment gamma
         varsmooth reproduce ptb --size 1024 --minutes 9 --within 25
         varsmooth reproduce ptb --setting tuned --choose-from sweeps/tuning
+        varsmooth reproduce ptb --setting tuned --finalists 3
         varsmooth reproduce ptb --from-records --write-docs
 
     Parameters
@@ -103,7 +107,10 @@ def reproduce(
         Instead of the table: gamma, ablation, length, grid, alone, tuning-1024, data-size or cost.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
-        on the development set is written to chosen.toml for this setting, with all of them.
+        on the development set is written to chosen.toml for this setting, with all of them. Trials that it has already stay.
+    finalists
+        Instead of the table: train so many of each row's best trials in chosen.toml as long as a final run, with a seed of
+        their own, and choose among them once all have ended.
     out
         The folder for runs and page; runs/reproduce/CORPUS unless given.
     results
@@ -133,7 +140,11 @@ def reproduce(
     limit = parse_limit(minutes, within)
     chosen, numbers = read_chosen(results / corpus / FILE), parse_seeds(seeds)
     jobs: list[Job] = []
-    if experiment is not None:
+    if finalists is not None:
+        _refuse_with_finalists(experiment=experiment, seeds=seeds)
+        part = f"{corpus}/chosen"
+        jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=_names(rows))
+    elif experiment is not None:
         part = _experiment_part(corpus, experiment, budget)
         if experiment != COST:
             jobs = experiment_jobs(
@@ -156,10 +167,18 @@ def reproduce(
             outcome = run_jobs(
                 jobs, out / "fleet", results, Reporting(console), at_once=at_once, data_dir=data_dir, limit=limit
             )
+    if finalists is not None and not missing_jobs(jobs, results):
+        choose_among(jobs, results, plan, setting, results / corpus / FILE)
     page = build_page(results)
     written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
     _show(page, part, missing_jobs(jobs, results), written, json_)
     return _status(outcome)
+
+
+def _refuse_with_finalists(**given: str | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"--finalists does not go with --{name}")
 
 
 def _experiment_part(corpus: str, experiment: str, budget: Budget) -> str:

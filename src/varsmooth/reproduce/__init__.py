@@ -5,6 +5,7 @@ from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Choice, Chosen, TuningTrial, best_of, read_chosen, write_chosen
 from varsmooth.reproduce.documents import stale_documents, write_documents
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
+from varsmooth.reproduce.finalists import choose_among, finalist_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.page import Page, build_page
 from varsmooth.reproduce.running import collect, missing_jobs, run_jobs
@@ -20,10 +21,12 @@ __all__ = [
     "best_of",
     "build_page",
     "choose",
+    "choose_among",
     "collect",
     "corpora",
     "corpus_plan",
     "experiment_jobs",
+    "finalist_jobs",
     "missing_jobs",
     "named_experiments",
     "read_chosen",

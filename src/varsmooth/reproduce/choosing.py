@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,27 @@ HOW_LONG = frozenset(
 """What a short trial differs in from the final run without having been chosen."""
 
 
-def choose(folder: Path, plan: CorpusPlan, setting: Setting, path: Path) -> dict[Key, Choice]:
-    """Choose for each row the best trial below ``folder`` and write that to ``path``; what was chosen for others stays."""
-    found = choices_in(folder, plan, setting)
-    write_chosen(path, {**read_chosen(path).choices, **found})
+def choose(
+    folder: Path, plan: CorpusPlan, setting: Setting, path: Path, rows: Collection[str] | None = None
+) -> dict[Key, Choice]:
+    """Choose for each row the best of the trials below ``folder`` and of those before them, and write that to ``path``.
+
+    ``rows``: for these alone. What was chosen for others stays.
+    """
+    earlier = read_chosen(path).choices
+    new = {key: it.trials for key, it in choices_in(folder, plan, setting).items() if rows is None or key[2] in rows}
+    found = {key: best_of(_joined(earlier.get(key), trials)) for key, trials in new.items()}
+    write_chosen(path, {**earlier, **found})
     if seconds := sum(seconds_of(spent.parent) for spent in folder.rglob(SPENT_FILE)):
         note_tuning(path.with_name(SPENT), folder, setting, seconds)
     return found
+
+
+def _joined(earlier: Choice | None, trials: tuple[TuningTrial, ...]) -> tuple[TuningTrial, ...]:
+    """Trials after those of an earlier choice; the same trial, found again, counts once."""
+    again = [(trial.set, trial.steps) for trial in trials]
+    kept = [trial for trial in (earlier.trials if earlier else ()) if (trial.set, trial.steps) not in again]
+    return (*kept, *trials)
 
 
 def note_tuning(path: Path, folder: Path, setting: Setting, seconds: float) -> None:
