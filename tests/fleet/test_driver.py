@@ -19,6 +19,7 @@ from varsmooth import InputError, LanguageModel
 from varsmooth.config import Config
 from varsmooth.experiment import Reporting, session, start_run
 from varsmooth.fleet import Trial, resume_fleet, start_fleet
+from varsmooth.fleet.crew import Crew
 from varsmooth.ops.lstm_layer.blocks import Gpu, choose
 from varsmooth.report.runs import load_run
 from varsmooth.train.folder import DiskFullError, RunFolder
@@ -408,3 +409,34 @@ def test_the_list_is_on_disk_before_anything_is_started(tmp_path: Path, monkeypa
     monkeypatch.setattr(Trainer, "__init__", watched)
     start_fleet([Trial(name, tiny("vanilla", "train.steps=1")) for name in "ab"], tmp_path / "fleet", QUIET)
     assert seen == [["a", "b"]] * 2
+
+
+def test_another_list_takes_the_place_of_the_one_that_is_kept(tmp_path: Path) -> None:
+    first, second = (Trial(name, tiny("vanilla", "train.steps=1")) for name in "ab")
+    start_fleet([first], tmp_path / "fleet", QUIET)
+    outcome = resume_fleet(tmp_path / "fleet", QUIET, instead=[second])
+    assert [record["name"] for record in outcome.records] == ["b"]
+    assert [trial["name"] for trial in json.loads((tmp_path / "fleet" / "fleet.json").read_text())["trials"]] == ["b"]
+
+
+def test_of_what_waits_a_killed_run_with_a_state_comes_before_one_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [Trial(name, tiny("vanilla")) for name in "ab"]
+
+    def killed(self: Trainer) -> None:
+        if self.progress.step == STEPS - 1:
+            raise KeyboardInterrupt
+        step(self)
+
+    step = Trainer.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start_fleet(listed[1:], tmp_path / "fleet", QUIET, 1)
+    assert RunFolder(tmp_path / "fleet" / "b").read_record()["steps"] == 0, "it had no time to say how far it had come"
+    begun: list[str] = []
+    begin = Crew.begin
+    monkeypatch.setattr(Crew, "begin", lambda self, trial, path: begun.append(trial.name) or begin(self, trial, path))
+    resume_fleet(tmp_path / "fleet", QUIET, 1, instead=listed)
+    assert begun == ["b", "a"]

@@ -12,6 +12,10 @@ import pytest
 from commands_for_tests import Outcome, Run
 from runs_for_tests import record, result
 from varsmooth.cli import main
+from varsmooth.config import Config, to_mapping
+from varsmooth.recipe import load_recipe
+from varsmooth.reproduce.matching import standard_checksums
+from varsmooth.reproduce.records import planned_jobs
 from varsmooth.train.trainer import Trainer
 
 Keep = Callable[..., Path]
@@ -53,11 +57,17 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
+def planned(results: Path, corpus: str, group: str, name: str, recipe: str) -> Config:
+    """The configuration that a run of this name is to have, or that of its recipe where none is planned."""
+    configs = {job.name.rpartition("-seed")[0]: job.config for job in planned_jobs(results, corpus, group)}
+    return configs.get(name) or load_recipe(recipe)
+
+
 @pytest.fixture
 def keep(results: Path) -> Keep:
-    """Write the record of a run: ``test`` is its figure by its own prediction, the other one's is 0.5 above it.
+    """Write the record of a run as it is planned, ``config`` changed: ``test`` is its figure by its own prediction.
 
-    Valid is 4 above test; the tuned temperature takes 1 off both.
+    The other prediction's is 0.5 above it, valid is 4 above test; the tuned temperature takes 1 off both.
     """
 
     def keep(
@@ -68,13 +78,19 @@ def keep(results: Path) -> Keep:
         corpus: str = "ptb",
         group: str = "512-paper",
         name: str = "",
-        predict: str = "mode",
-        method: str = "none",
         rare: float = 5.0,
         draws: tuple[float, float] | None = None,
         config: dict[str, Any] | None = None,
         **changes: Any,
     ) -> Path:
+        folder = results / corpus / group / f"{name or row}-seed{seed}"
+        folder.mkdir(parents=True)
+        data = {**record(row, seed)["data"], "name": corpus, "checksums": standard_checksums(corpus)}
+        settings = to_mapping(planned(results, corpus, group, name or row, f"{row}/{corpus}-512"))
+        for section, values in (config or {}).items():
+            settings[section] = {**settings[section], **values}
+        settings["train"]["seed"] = seed
+        predict = settings["smoothing"]["predict"]
         found = []
         for kind in ("mode", "mean") if predict == "mean" else ("mode",):
             for split, more in (("valid", 4.0), ("test", 0.0)):
@@ -82,10 +98,7 @@ def keep(results: Path) -> Keep:
                 found += [judged(value - tuned, kind, split, tuned=bool(tuned), rare=rare) for tuned in (0, 1)]
         for average, value in zip(("arithmetic", "geometric"), draws or (), strict=False):
             found.append(result(value, "sample", split="valid", samples=20, average=average))
-        settings = {"smoothing": {"predict": predict, "method": method}, "train": {"seed": seed, "lr": 0.003}, **(config or {})}
-        folder = results / corpus / group / f"{name or row}-seed{seed}"
-        folder.mkdir(parents=True)
-        content = record(f"{row}/{corpus}-512", seed, results=found, config=settings, **changes)
+        content = record(f"{row}/{corpus}-512", seed, **{"results": found, "config": settings, "data": data, **changes})
         (folder / "record.json").write_text(json.dumps(content))
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 10, "valid_perplexity": test + 4}) + "\n")
         return folder
@@ -116,7 +129,9 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tiny runs, and the seed of every training step."""
+    """Tiny runs on a tiny text, and the seed of every training step."""
+    for module in ("matching", "running"):
+        monkeypatch.setattr(f"varsmooth.reproduce.{module}.standard_checksums", lambda _: {})
     monkeypatch.setattr("varsmooth.reproduce.jobs.budget_values", lambda _: TINY)
     monkeypatch.setattr("varsmooth.reproduce.experiments.budget_values", lambda _: TINY)
     # Of finalists the size must be one of the table's, by which the choice finds its row.

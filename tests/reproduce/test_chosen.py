@@ -9,6 +9,8 @@ from varsmooth import InputError
 from varsmooth.config import override, to_mapping
 from varsmooth.recipe import load_recipe
 from varsmooth.reproduce import Choice, TuningTrial, best_of, choose, corpus_plan, read_chosen, table_jobs, write_chosen
+from varsmooth.reproduce.chosen import Chosen
+from varsmooth.reproduce.matching import standard_checksums
 
 TRIALS = (
     TuningTrial({"train.lr": 0.002, "smoothing.predict": "mode"}, 9000, 70.25),
@@ -46,6 +48,16 @@ def test_chosen_values_reach_the_runs_and_a_larger_model_inherits_what_it_does_n
     assert (small.train.lr, small.train.l2, small.smoothing.gamma, small.dropout.tables) == (0.002, 0.001, 0.3, 0.6)
     assert (large.train.lr, large.train.l2, large.smoothing.gamma, large.dropout.tables) == (0.002, 0.0001, 0.3, 0.65)
     assert chosen.values("paper", 512, "smoothing-kneser-ney") == {}
+
+
+def test_a_size_with_trials_of_its_own_inherits_nothing():
+    trials = (TuningTrial({"dropout.tables": 0.65}, 9, 60.0),)
+    choices = {
+        ("tuned", 512, "vanilla"): Choice({"train.lr": 0.006}),
+        ("tuned", 1024, "vanilla"): Choice({"dropout.tables": 0.65}, trials),
+    }
+    chosen = Chosen("chosen.toml", choices)
+    assert chosen.values("tuned", 1024, "vanilla") == {"dropout.tables": 0.65}, "its best trial had the recipe's learning rate"
 
 
 def test_a_setting_that_does_not_exist_is_named_with_its_file(tmp_path):
@@ -92,7 +104,7 @@ def trial(tmp_path):
         folder = tmp_path / "sweep" / row / f"trial-{number}"
         folder.mkdir(parents=True)
         content = record(row, config.train.seed, config=to_mapping(config), steps=steps)
-        content["data"]["name"] = "ptb"
+        content["data"] |= {"name": "ptb", "checksums": standard_checksums("ptb")}
         content["best"]["valid_perplexity"] = valid
         (folder / "record.json").write_text(json.dumps({**content, **changes}))
 
@@ -102,7 +114,7 @@ def trial(tmp_path):
 def test_the_runs_of_a_sweep_become_choices(tmp_path, trial):
     trial(0, 80.0)
     trial(1, 79.0, "train.lr=0.002", "dropout.tables=0.6")
-    trial(2, 60.0, "train.lr=0.004", steps=30, status="stopped")
+    trial(2, 60.0, "train.lr=0.004", steps=30, status="pruned")
     trial(3, 10.0, "train.lr=0.5", status="failed")
     trial(4, 81.0, "dropout.tables=0.4", "train.seed=1")
     trial(5, 73.0, "dropout.tables=0.4", "train.seed=2")
@@ -139,6 +151,29 @@ def test_the_time_of_the_trials_is_added_to_what_was_spent(tmp_path, trial):
     assert table["groups"] == ["512-paper"]
     expected = {"groups": ["tuning-paper-sweep"], "runs": 2, "finished": 2, "seconds": 50.5, "hardware": "a card"}
     assert tuning == expected
+
+
+def test_values_with_which_a_seed_fails_are_not_chosen(tmp_path, trial):
+    trial(0, 80.0)
+    trial(1, 60.0, "train.lr=0.02", "train.seed=1")
+    trial(2, 60.0, "train.lr=0.02", "train.seed=2", status="failed")
+    (choice,) = choose(tmp_path / "sweep", corpus_plan("ptb"), "tuned", tmp_path / "chosen.toml").values()
+    assert (choice.set, choice.trials[1].valid_perplexity) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        ([], {"status": "stopped"}, r"trial-0 has not ended \(stopped\)"),
+        ([], {"status": "running"}, r"trial-0 has not ended \(running\)"),
+        ([], {"data": {"name": "ptb", "checksums": {"train": "abc"}}}, "trained on another copy of ptb"),
+        (["dropout.tables=0.6"], {}, "trials of vanilla differ in dropout; say --setting tuned"),
+    ],
+)
+def test_trials_that_cannot_be_compared_are_refused(tmp_path, trial, settings, changes, message):
+    trial(0, 80.0, *settings, **changes)
+    with pytest.raises(InputError, match=message):
+        choose(tmp_path / "sweep", corpus_plan("ptb"), "paper", tmp_path / "chosen.toml")
 
 
 def test_the_verb_chooses_and_says_what(tmp_path, trial, run):

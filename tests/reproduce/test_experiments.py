@@ -12,9 +12,12 @@ from varsmooth.config import override
 from varsmooth.recipe import load_recipe
 from varsmooth.reproduce.chosen import Choice, Chosen
 from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost
-from varsmooth.reproduce.experiments import curves, experiment_jobs, experiment_table, named_experiments
+from varsmooth.reproduce.experiment_tables import curves, experiment_table
+from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.page import build_page
+from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.shares import data_for, first_lines
+from varsmooth.train.environment import environment
 
 PNG = b"\x89PNG\r\n\x1a\n"
 GAMMA, ABLATION, DATA_SIZE, TUNING = (named_experiments()[name] for name in ("gamma", "ablation", "data-size", "tuning-1024"))
@@ -23,10 +26,10 @@ GAMMA, ABLATION, DATA_SIZE, TUNING = (named_experiments()[name] for name in ("ga
 def test_the_gamma_figure_shows_what_was_run(results, keep):
     for gamma, test in ((0.05, 67.0), (0.1, 66.0), (0.6, 80.0)):
         keep("smoothing-kneser-ney", test, group="gamma", name=f"word-{gamma}")
-    found = experiment_table(GAMMA, results, "ptb")
+    found = experiment_table(GAMMA, Records(results), "ptb")
     assert "| word smoothing, Kneser-Ney | 71.00 | 70.00 | - | - | - | - | 84.00 |" in found, "the development set's"
     assert "| element-wise smoothing, Kneser-Ney | - | - | - | - | - | - | - |" in found
-    points = curves(GAMMA, results, "ptb")["word smoothing, Kneser-Ney"]
+    points = curves(GAMMA, Records(results), "ptb")["word smoothing, Kneser-Ney"]
     assert [(value, height.mean) for value, height in points] == [(0.05, 71.0), (0.1, 70.0), (0.6, 84.0)]
     page = build_page(results)
     assert list(page.pictures) == ["ptb-gamma.png"]
@@ -51,9 +54,9 @@ def test_quick_runs_have_a_part_of_their_own(results, keep):
 
 def test_the_ablation_lists_its_arms(results, keep):
     for seed in (1, 3):
-        keep("element-kneser-ney", 62.0, seed, predict="mean")  # in the table; the ablation's seeds are 1 and 2
-    keep("element-kneser-ney", 63.0, 2, group="ablation", name="element-plain", predict="mean")
-    found = experiment_table(ABLATION, results, "ptb")
+        keep("element-kneser-ney", 62.0, seed)  # in the table; the ablation's seeds are 1 and 2
+    keep("element-kneser-ney", 63.0, 2, group="ablation", name="element-plain")
+    found = experiment_table(ABLATION, Records(results), "ptb")
     assert "| element-wise smoothing, Kneser-Ney, as it is | 1 | 66.00 | 62.00 | 61.00 |" in found
     assert "| plain L2 in place of the data-dependent one | 2 | 67.00 | 63.00 | 62.00 |" in found
     assert "| the mode in place of the mean | 1 | 66.50 | 62.50 | 61.50 |" in found, "of the same run"
@@ -70,6 +73,31 @@ def test_arms_that_the_table_has_are_not_trained_again_and_arms_can_be_chosen():
         experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), arms=["vanila"])
 
 
+def test_an_arm_that_would_train_nothing_is_refused():
+    with pytest.raises(InputError, match="--rows: word-mode is a row of the table"):
+        experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), arms=["word-mode"])
+    chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({})})
+    with pytest.raises(InputError, match="--rows: element-kneser-ney has not been tuned yet"):
+        experiment_jobs(TUNING, "ptb", chosen, arms=["element-kneser-ney"])
+
+
+def test_a_quick_budget_makes_no_run_longer_and_leaves_lengths_alone():
+    nothing = Chosen("chosen.toml", {})
+    steps = {job.share: job.config.train.steps for job in experiment_jobs(DATA_SIZE, "ptb", nothing, budget="quick")}
+    assert steps == {0.05: 5000, 0.1: 6000, 0.25: 6000, 0.5: 6000, 1.0: 6000}
+    with pytest.raises(InputError, match="--budget quick does not go with --experiment length"):
+        experiment_jobs(named_experiments()["length"], "ptb", nothing, budget="quick")
+
+
+def test_a_variant_that_diverged_is_not_waited_for(results, keep):
+    for number in (1, 2, 3):
+        keep("vanilla", 90.0 - number, group="data-size", name=f"vanilla-0.05-v{number}")
+    assert "| vanilla | - |" in experiment_table(DATA_SIZE, Records(results), "ptb")
+    about = {"status": "failed", "stopped_because": "not finite"}
+    keep("vanilla", 90.0, group="data-size", name="vanilla-0.05-v4", **about)
+    assert "| vanilla | 86.00 |" in experiment_table(DATA_SIZE, Records(results), "ptb")
+
+
 def test_every_arm_of_the_ablation_changes_what_it_says():
     jobs = {job.name: job.config for job in experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), seeds=[1])}
     element, vanilla = (load_recipe(f"{row}/ptb-512") for row in ("element-kneser-ney", "vanilla"))
@@ -83,31 +111,31 @@ def test_every_arm_of_the_ablation_changes_what_it_says():
 
 def test_a_run_alone_shows_its_time(results, keep):
     experiment = named_experiments()["alone"]
-    assert "Not run yet" in experiment_table(experiment, results, "ptb")
+    assert "Not run yet" in experiment_table(experiment, Records(results), "ptb")
     about = {"seconds": 90.0, "ms_per_step": 0.7, "steps": 54000, "hardware": {"name": "a card"}}
     keep("vanilla", 65.0, group="alone", name="vanilla", **about)
-    found = experiment_table(experiment, results, "ptb")
+    found = experiment_table(experiment, Records(results), "ptb")
     assert "| vanilla LSTM, tied, 512 units | a card | 54,000 | 0.70 | 1.50 | 65.00 |" in found
 
 
 def test_a_larger_model_is_tuned_over_what_the_smaller_one_chose(results, keep):
     chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.lr": 0.002, "dropout.tables": 0.55})})
     jobs = experiment_jobs(TUNING, "ptb", chosen)
-    assert [job.name for job in jobs] == [f"vanilla-v{number}-seed1" for number in (1, 2, 3)]
+    assert [job.name for job in jobs] == [f"vanilla-v{number}-seed11" for number in (1, 2, 3)]
     assert [job.config.dropout.tables for job in jobs] == [0.65, 0.7, 0.75]
     assert {(job.config.train.lr, job.config.model.hidden, job.config.evaluate.final) for job in jobs} == {(0.002, 1024, False)}
     with pytest.raises(InputError, match=r"has no \[tuned.512.ROW\]"):
         experiment_jobs(TUNING, "ptb", Chosen("chosen.toml", {}))
     keep("vanilla", 0.0, group="tuning-1024", name="vanilla-v2", best={"valid_perplexity": 61.5, "step": 9})
-    assert "| vanilla LSTM, tied | `dropout.tables=0.7` | 61.50 |" in experiment_table(TUNING, results, "ptb")
+    assert "| vanilla LSTM, tied | `dropout.tables=0.7` | 61.50 |" in experiment_table(TUNING, Records(results), "ptb")
 
 
 def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(results, keep):
     for number, test in enumerate((90.0, 88.0, 89.0, 91.0), start=1):
         keep("vanilla", test, group="data-size", name=f"vanilla-0.05-v{number}")
-        keep("element-kneser-ney", test - 3.5, group="data-size", name=f"element-0.05-v{number}", predict="mean")
+        keep("element-kneser-ney", test - 3.5, group="data-size", name=f"element-0.05-v{number}")
     keep("smoothing-kneser-ney", 70.0, group="data-size", name="word-0.05-v1")
-    found = experiment_table(DATA_SIZE, results, "ptb")
+    found = experiment_table(DATA_SIZE, Records(results), "ptb")
     assert "| vanilla | 87.00 | - | - | - | - |" in found, "at its tuned temperature"
     assert "| gain of element-wise smoothing, Kneser-Ney | 3.50 | - | - | - | - |" in found
     assert "| word smoothing, Kneser-Ney | - | - | - | - | - |" in found, "three variants are missing"
@@ -155,16 +183,26 @@ def test_cost_is_measured_once_and_shown_with_its_floor(results):
     (results / "cost.csv").unlink()
     measure_cost(results, plans, lambda *_: None)
     found = cost_table(results)
-    assert len(found.splitlines()) == 4
-    assert found.splitlines()[2].startswith("| 8 | 211 | ")
+    *lines, _, told = found.splitlines()
+    assert len(lines) == 4
+    assert lines[2].startswith("| 8 | 211 | ")
+    assert told == f"Measured on one {environment(torch.device('cpu'))['hardware']['name']}."
+    other = (results / "cost.csv").read_text().replace(told.removeprefix("Measured on one ").rstrip("."), "a card")
+    (results / "cost.csv").write_text(other)
+    assert len(measure_cost(results, plans, lambda *_: None)) == 2, "what was measured elsewhere says nothing of this machine"
 
 
 def test_cost_curves_lie_over_one_thing_at_a_time(results):
     results.mkdir()
-    header = "quantity,size,vocabulary,scheme,median,floor\n"
+    header = "quantity,size,vocabulary,scheme,median,floor,device\n"
     rows = ["step,512,10000,vanilla,0.7,0.3", "step,512,33278,vanilla,1.2,0.6", "step,1024,10000,vanilla,1.5,0.7"]
     rows += ["step,512,10000,word KN,0.8,0.3", "peak memory,512,10000,vanilla,280,"]
     rows += ["peak memory,512,10000,element KN batch,290,"]
+    rows = [
+        "step,512,10000,vanilla,90,,a processor",
+        "step,512,10000,vanilla,0.9,0.3,a card",
+        *(f"{row},a card" for row in rows),
+    ]
     (results / "cost.csv").write_text(header + "\n".join(rows) + "\n")
     over_words = cost_curves(results, "words")
     assert [(place, height.mean) for place, height in over_words["vanilla"]] == [(PENN, 0.7), (33_278, 1.2)]

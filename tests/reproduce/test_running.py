@@ -22,6 +22,7 @@ from varsmooth.reproduce import (
     run_jobs,
     table_jobs,
 )
+from varsmooth.reproduce.running import _Spent
 from varsmooth.train.trainer import Trainer
 
 QUIET = Reporting(Console(quiet=True))
@@ -201,3 +202,54 @@ def test_bad_flags_get_one_line(run, tmp_path, monkeypatch, arguments, words):
     assert (status, shown, told.count("\n")) == (2, "", 1)
     for word in words:
         assert word in told
+
+
+def test_a_record_that_is_there_stays_as_it_is(tmp_path, data, steps):
+    jobs = table_jobs(corpus_plan("ptb"), read_chosen(tmp_path / "absent"), size=512, rows=["vanilla"], seeds=[1])
+    out, results = tmp_path / "out", tmp_path / "results"
+    run_jobs(jobs, out, results, QUIET, data_dir=data)
+    path = jobs[0].record_folder(results) / "record.json"
+    newer = path.read_text().replace('"commit": ', '"commit": "newer", "was": ')
+    path.write_text(newer)
+    assert collect(jobs, out, results) == []
+    assert path.read_text() == newer
+    record = json.loads(newer)
+    path.write_text(json.dumps({**record, "config": {**record["config"], "train": {**record["config"]["train"], "lr": 0.5}}}))
+    assert [job.name for job in missing_jobs(jobs, results)] == ["vanilla-seed1"]
+    assert len(collect(jobs, out, results)) == 1, "of other values: then the run's own is put in its place"
+
+
+def test_a_copy_that_is_not_the_standard_one_is_refused_before_anything_is_trained(run, tmp_path, data):
+    status, _, complaint = run("reproduce", "ptb", "--rows", "vanilla", *options(tmp_path, data))
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert "train.txt, valid.txt, test.txt is not that of the standard copy" in complaint
+    assert not (tmp_path / "out").exists()
+
+
+def test_sessions_at_the_same_time_each_leave_their_line(tmp_path):
+    path = tmp_path / "spent.jsonl"
+    jobs = table_jobs(corpus_plan("ptb"), read_chosen(tmp_path / "absent"), size=512, rows=["vanilla"])
+    first, second = _Spent(path, jobs), _Spent(path, jobs[:1])
+    first.note(1)
+    second.note(1)
+    first.note(2)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted((line["runs"], line["finished"]) for line in lines) == [(1, 1), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--finalists", 2, "--experiment", "gamma"], "--finalists does not go with --experiment"),
+        (["--finalists", 2, "--from-records"], "--finalists does not go with --from-records"),
+        (["--finalists", 2, "--seeds", "1"], "--finalists does not go with --seeds"),
+        (["--choose-from", "x", "--finalists", 2], "--choose-from does not go with --finalists"),
+        (["--choose-from", "x", "--rows", "vanilla"], "--choose-from does not go with --rows"),
+        (["--choose-from", "x", "--dry-run"], "--choose-from does not go with --dry-run"),
+        (["--experiment", "gamma", "--size", 1024], "--experiment does not go with --size or --setting"),
+        (["--experiment", "gamma", "--setting", "tuned"], "--experiment does not go with --size or --setting"),
+    ],
+)
+def test_flags_that_would_be_passed_over_are_refused(run, tmp_path, flags, message):
+    status, _, complaint = run("reproduce", "ptb", *flags, "--results", tmp_path / "results")
+    assert (status, complaint.count("\n"), message in complaint) == (2, 1, True), complaint

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from varsmooth import InputError
-from varsmooth.reproduce import corpus_plan
-from varsmooth.reproduce.records import load_group
+from varsmooth.reproduce import Choice, corpus_plan, write_chosen
+from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.tables import (
     bands_table,
     best_smoothing,
@@ -20,7 +20,6 @@ from varsmooth.reproduce.tables import (
 )
 
 PTB = corpus_plan("ptb")
-WORD = {"predict": "mean", "method": "variational"}
 
 
 def cells(table: str, label: str) -> list[str]:
@@ -31,8 +30,8 @@ def cells(table: str, label: str) -> list[str]:
 def test_ours_stands_beside_the_papers(results, keep):
     for seed, test in ((1, 65.0), (2, 66.0), (10, 67.0)):
         keep("vanilla", test, seed)
-    keep("element-kneser-ney", 62.0, **WORD)
-    found = main_table(results, PTB, "512-paper")
+    keep("element-kneser-ney", 62.0)
+    found = main_table(Records(results), PTB, "512-paper")
     assert cells(found, "vanilla LSTM, tied") == [
         "1, 2, 10",
         "80.0",
@@ -52,54 +51,58 @@ def test_ours_stands_beside_the_papers(results, keep):
 
 
 def test_which_scheme_is_ahead_is_said_beside_the_paper(results, keep):
-    wikitext, group = corpus_plan("wikitext-2"), {"corpus": "wikitext-2", **WORD}
+    wikitext, group = corpus_plan("wikitext-2"), {"corpus": "wikitext-2"}
     keep("smoothing-kneser-ney", 76.0, **group)
-    assert "linear interpolation is" not in main_table(results, wikitext, "512-paper")
+    assert "linear interpolation is" not in main_table(Records(results), wikitext, "512-paper")
     keep("smoothing-linear-interpolation", 76.6, **group)
     told = "Word smoothing by linear interpolation is 0.6 above Kneser-Ney on test; in the paper 1.3 below."
-    assert told in main_table(results, wikitext, "512-paper")
+    assert told in main_table(Records(results), wikitext, "512-paper")
 
 
 def test_a_row_beyond_the_papers_figure_has_a_minus(results, keep):
     keep("vanilla", 75.5)
-    assert cells(main_table(results, PTB, "512-paper"), "vanilla LSTM, tied")[5] == "-1.5"
+    assert cells(main_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")[5] == "-1.5"
 
 
 def test_without_records_there_are_the_papers_figures_alone(results):
-    found = main_table(results, PTB, "1024-paper")
+    found = main_table(Records(results), PTB, "1024-paper")
     assert cells(found, "data noising, Kneser-Ney") == ["-", "71.4", "-", "67.3", "-", "-", "-"]
     assert found.endswith("\n\nNot run yet.")
-    assert predictions_table(results, PTB, "512-paper") == ""
-    assert bands_table(results, PTB, "512-paper") == calibration_table(results, PTB, "512-paper") == "Not run yet."
+    assert predictions_table(Records(results), PTB, "512-paper") == ""
+    assert (
+        bands_table(Records(results), PTB, "512-paper")
+        == calibration_table(Records(results), PTB, "512-paper")
+        == "Not run yet."
+    )
 
 
 def test_runs_that_did_not_finish_count_for_nothing(results, keep):
     keep("vanilla", 65.0, status="stopped")
-    assert cells(main_table(results, PTB, "512-paper"), "vanilla LSTM, tied")[0] == "-"
+    assert cells(main_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")[0] == "-"
 
 
 def test_every_prediction_with_and_without_temperature(results, keep):
-    keep("element-kneser-ney", 62.0, **WORD)
-    found = cells(predictions_table(results, PTB, "512-paper"), "element-wise smoothing, Kneser-Ney")
+    keep("element-kneser-ney", 62.0)
+    found = cells(predictions_table(Records(results), PTB, "512-paper"), "element-wise smoothing, Kneser-Ney")
     assert found == ["66.50 / 62.50", "66.00 / 62.00", "-", "65.50 / 61.50", "65.00 / 61.00", "-"]
 
 
 def test_draws_beside_the_papers(results, keep):
     keep("noising-kneser-ney", 65.0, draws=(80.0, 90.0))
-    found = sampling_table(results, PTB)
+    found = sampling_table(Records(results), PTB)
     (line,) = [line for line in found.splitlines() if line.startswith("| data noising, Kneser-Ney | 512")]
     assert line == "| data noising, Kneser-Ney | 512 | 96.5 | 90.00 | 80.00 | 69.00 |"
     assert "Not run yet: variational smoothing, Kneser-Ney, 512; data noising, Kneser-Ney, 1024;" in found
-    assert sampling_table(results, corpus_plan("wikitext-2")) == "The paper has no figures for this corpus."
+    assert sampling_table(Records(results), corpus_plan("wikitext-2")) == "The paper has no figures for this corpus."
 
 
 def test_rare_words_of_vanilla_and_of_the_best_smoothing_row(results, keep):
     keep("vanilla", 65.0, rare=6.0)
-    keep("smoothing-kneser-ney", 63.0, rare=5.0, **WORD)
-    keep("element-kneser-ney", 64.0, rare=1.0, **WORD)
-    keep("noising-kneser-ney", 60.0, method="noising")
-    assert best_smoothing(PTB, load_group(results, "ptb", "512-paper")).name == "smoothing-kneser-ney"
-    found = bands_table(results, PTB, "512-paper")
+    keep("smoothing-kneser-ney", 63.0, rare=5.0)
+    keep("element-kneser-ney", 64.0, rare=1.0)
+    keep("noising-kneser-ney", 60.0)
+    assert best_smoothing(PTB, Records(results).runs("ptb", "512-paper")).name == "smoothing-kneser-ney"
+    found = bands_table(Records(results), PTB, "512-paper")
     assert cells(found, "training count of the target") == ["0", "1-9", "10-99", "100-999", "1,000 or more"]
     assert cells(found, "share of the tokens") == ["0.0%", "10.0%", "20.0%", "30.0%", "40.0%"]
     assert cells(found, "vanilla LSTM, tied") == ["-", f"{math.exp(6):.2f}", *[f"{math.exp(4):.2f}"] * 3]
@@ -109,45 +112,84 @@ def test_rare_words_of_vanilla_and_of_the_best_smoothing_row(results, keep):
 
 def test_calibration_before_and_after_the_temperature(results, keep):
     keep("vanilla", 65.0)
-    assert cells(calibration_table(results, PTB, "512-paper"), "vanilla LSTM, tied") == ["0.0300", "0.0100", "0.900"]
+    assert cells(calibration_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied") == ["0.0300", "0.0100", "0.900"]
 
 
 def test_how_soon_a_row_reaches_the_papers_vanilla(results, keep):
-    folder = keep("vanilla", 65.0, steps=6000, ms_per_step=2.0)
+    folder = keep("vanilla", 65.0, steps=6000)
     lines = [{"step": step, "valid_perplexity": value} for step, value in ((1000, 95.0), (3000, 80.0), (6000, 69.0))]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    keep("vanilla-untied", 84.0, steps=6000, ms_per_step=2.0)
-    found = speed_table(results, PTB, "512-paper")
-    assert cells(found, "model") == ["steps to 80.0 on valid", "minutes to it", "minutes in all"]
-    assert cells(found, "vanilla LSTM, tied") == ["3,000", "0.1", "0.2"]
-    assert cells(found, "vanilla LSTM, untied") == ["-", "-", "0.2"]
+    keep("vanilla-untied", 84.0, steps=6000)
+    found = speed_table(Records(results), PTB, "512-paper")
+    assert cells(found, "model") == ["steps to 80.0 on valid", "steps in all"]
+    assert cells(found, "vanilla LSTM, tied") == ["3,000", "6,000"]
+    assert cells(found, "vanilla LSTM, untied") == ["- (0 of 1 reach it)", "6,000"]
+    keep("vanilla", 77.0, 2, steps=6000)
+    assert cells(speed_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")[0] == "- (1 of 2 reach it)"
 
 
 def test_the_headline_has_eight_rows_and_both_settings(results, keep):
     keep("vanilla", 66.0)
     keep("vanilla", 64.0, group="512-tuned")
     keep("vanilla", 83.0, corpus="wikitext-2", group="1024-paper")
-    found = headline_table(results)
+    found = headline_table(Records(results))
     rows = [line for line in found.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 8
     assert rows[0] == "| vanilla LSTM, tied | 512 | 74.0 | 66.00 | 64.00 | 86.6 | - | - |"
     assert rows[4] == "| vanilla LSTM, tied | 1024 | 70.2 | - | - | 81.0 | 83.00 | - |"
     assert "Not run yet" not in found
     assert "against tied vanilla" not in found
-    keep("element-kneser-ney", 65.5, **WORD)
-    keep("element-kneser-ney", 64.25, group="512-tuned", **WORD)
+    keep("element-kneser-ney", 65.5)
+    keep("element-kneser-ney", 64.25, group="512-tuned")
     told = "0.50 below (Penn Treebank, 512 units, its setting); 0.25 above (Penn Treebank, 512 units, tuned)."
-    assert headline_table(results).endswith(told)
+    assert headline_table(Records(results)).endswith(told)
 
 
 def test_records_of_one_row_that_differ_are_refused(results, keep):
-    keep("vanilla", 65.0, 1)
-    keep("vanilla", 64.0, 2, config={"train": {"seed": 2, "lr": 0.002}})
+    keep("vanilla", 65.0, 1, group="another")
+    keep("vanilla", 64.0, 2, group="another", config={"train": {"lr": 0.002}})
     with pytest.raises(InputError, match=r"the records of vanilla differ in train\.lr"):
-        main_table(results, PTB, "512-paper")
+        Records(results).runs("ptb", "another")
+
+
+def test_records_of_other_values_or_another_text_are_named_and_not_shown(results, keep):
+    keep("vanilla", 65.0, 1)
+    keep("vanilla", 60.0, 2, config={"train": {"lr": 0.002}})
+    keep("vanilla", 63.0, 3, config={"train": {"threads": 7, "save_every": 3}})
+    keep("element-kneser-ney", 50.0, data={"name": "ptb", "checksums": {"train": "abc"}})
+    keep("vanilla-untied", 70.0, 1, status="failed", stopped_because="not finite")
+    keep("vanilla-untied", 70.0, 2, status="failed", stopped_because="out of memory")
+    records = Records(results)
+    found = main_table(records, PTB, "512-paper")
+    assert cells(found, "vanilla LSTM, tied")[0] == "1, 3"
+    assert "another text: element-kneser-ney-seed1; vanilla-seed2.\n" in found
+    assert "The loss was not finite: vanilla-untied-seed1.\n" in found
+    assert records.group("ptb", "512-paper").diverged == ("vanilla-untied-seed1",)
+    write_chosen(results / "ptb" / "chosen.toml", {("paper", 512, "vanilla"): Choice({"train.lr": 0.002})})
+    assert cells(main_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")[0] == "2", "what is planned has changed"
+
+
+def test_a_setting_that_a_record_is_too_old_to_know_has_its_default(results, keep):
+    path = keep("vanilla", 65.0) / "record.json"
+    record = json.loads(path.read_text())
+    for name, value, shown in (("kind", None, 1), ("tables", None, 1), ("kind", "activation", 0), ("nobody", 3, 0)):
+        config = {**record["config"], "dropout": dict(record["config"]["dropout"])}
+        config["dropout"].pop(name, None)
+        config["dropout"] |= {} if value is None else {name: value}
+        path.write_text(json.dumps({**record, "config": config}))
+        assert len(Records(results).runs("ptb", "512-paper")) == shown, (name, value)
+
+
+def test_a_perplexity_that_json_cannot_say_is_infinite(results, keep):
+    path = keep("vanilla", 65.0) / "record.json"
+    record = json.loads(path.read_text())
+    for result in record["results"]:
+        result["perplexity"] = None
+    path.write_text(json.dumps(record))
+    assert cells(main_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")[2] == "inf"
 
 
 def test_a_folder_must_be_named_after_its_seed(results, keep):
     keep("vanilla", 65.0).rename(results / "ptb" / "512-paper" / "vanilla-seed2")
     with pytest.raises(InputError, match="NAME-seedN"):
-        main_table(results, PTB, "512-paper")
+        main_table(Records(results), PTB, "512-paper")

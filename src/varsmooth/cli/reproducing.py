@@ -135,16 +135,20 @@ def reproduce(
     """
     plan = corpus_plan(corpus)
     out = out or Path("runs/reproduce") / corpus
+    _refuse_together(choose_from=choose_from, finalists=finalists, experiment=experiment)
     if choose_from is not None:
+        _refuse_together("choose-from", rows=rows, seeds=seeds, dry_run=dry_run, from_records=from_records)
         return _say_chosen(choose(choose_from, plan, setting, results / corpus / FILE), json_)
     limit = parse_limit(minutes, within)
     chosen, numbers = read_chosen(results / corpus / FILE), parse_seeds(seeds)
     jobs: list[Job] = []
     if finalists is not None:
-        _refuse_with_finalists(experiment=experiment, seeds=seeds)
+        _refuse_together("finalists", seeds=seeds, from_records=from_records)
         part = f"{corpus}/chosen"
         jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=_names(rows))
     elif experiment is not None:
+        if (size, setting) != (512, "paper"):
+            raise InputError("--experiment does not go with --size or --setting: every experiment has its own")
         part = _experiment_part(corpus, experiment, budget)
         if experiment != COST:
             jobs = experiment_jobs(
@@ -167,7 +171,7 @@ def reproduce(
             outcome = run_jobs(
                 jobs, out / "fleet", results, Reporting(console), at_once=at_once, data_dir=data_dir, limit=limit
             )
-    if finalists is not None and not missing_jobs(jobs, results):
+    if finalists is not None and budget == "full" and not missing_jobs(jobs, results):
         choose_among(jobs, results, plan, setting, results / corpus / FILE)
     page = build_page(results)
     written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
@@ -175,10 +179,11 @@ def reproduce(
     return _status(outcome)
 
 
-def _refuse_with_finalists(**given: str | None) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(f"--finalists does not go with --{name}")
+def _refuse_together(first: str = "", **given: object) -> None:
+    """Refuse more than one of these, where ``first`` is one that was given."""
+    names = [*([first] if first else []), *(name.replace("_", "-") for name, value in given.items() if value)]
+    if len(names) > 1:
+        raise InputError(f"--{names[0]} does not go with --{names[1]}")
 
 
 def _experiment_part(corpus: str, experiment: str, budget: Budget) -> str:
@@ -241,6 +246,8 @@ def _show(page: Page, part: str, missing: Sequence[Job], written: Sequence[Path]
         print(json.dumps({"parts": page.parts, **about}))
         return
     print(page.parts[part])
+    if missing:
+        errors.print(f"{len(missing)} runs are missing; without --from-records they are trained, with --dry-run listed")
     for path in written:
         errors.print(f"written: {path}")
 

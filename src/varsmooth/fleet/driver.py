@@ -14,6 +14,7 @@ from varsmooth.fleet.crew import Crew, read_record
 from varsmooth.fleet.trials import FleetFolder, Trial, spending
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
+from varsmooth.train.folder import RunFolder, state_step
 
 AT_ONCE_ON_GPU, AT_ONCE_ON_CPU = 8, 1
 Ended = Callable[[Trial, Record], None]
@@ -53,9 +54,15 @@ def resume_fleet(
     *,
     limit: TimeLimit | None = None,
     ended: Ended | None = None,
+    instead: Sequence[Trial] | None = None,
 ) -> FleetOutcome:
-    """Go on with every run that has not finished, a failed one too, and start those that have not begun."""
+    """Go on with every run that has not finished, a failed one too, and start those that have not begun.
+
+    ``instead`` takes the place of the list that is kept.
+    """
     with FleetFolder.open(out, lock=True) as folder:
+        if instead is not None:
+            folder.write_trials(instead)
         trials = folder.read_trials()
         return _train(folder, trials, reporting, _number_at_once(trials, at_once), limit, ended)
 
@@ -97,7 +104,7 @@ class _Fleet:
         self.path, self.at_once, self.clock, self.tell = path, at_once, clock, ended
         known = {trial.name: read_record(path / trial.name) for trial in trials}
         self.records = {name: record for name, record in known.items() if record.get("status") == "finished"}
-        self.before = {name: int(record.get("steps") or 0) for name, record in known.items()}
+        self.before = {name: _steps_taken(path / name, record) for name, record in known.items()}
         waiting = [trial for trial in trials if trial.name not in self.records]
         # What was begun comes first, so that few runs are left half done.
         self.waiting = sorted(waiting, key=lambda trial: self.before[trial.name] == 0)
@@ -157,3 +164,9 @@ class _Fleet:
         self.cut_short = self.cut_short or record.get("stopped_because") == "time"
         if self.tell is not None:
             self.tell(trial, record)
+
+
+def _steps_taken(path: Path, record: Record) -> int:
+    """How far a run has come: a killed one could not write its record, but it left states."""
+    states = RunFolder(path).state_paths() if path.is_dir() else []
+    return max([int(record.get("steps") or 0), *map(state_step, states[:1])])

@@ -28,8 +28,10 @@ SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
     "hardware": ((dict,), "an object"),
 }
 REQUIRED = ("recipe", "status", "seed")
-NOT_COMPARED = frozenset({"train.seed", "train.save_every", "data.name", "data.data_dir"})
-"""Settings in which runs of one group may differ; what the data are is known by their checksums."""
+NOT_COMPARED = frozenset(
+    {"name", "train.seed", "train.save_every", "train.device", "train.threads", "data.name", "data.data_dir"}
+)
+"""Settings in which runs of one group may differ; what the data are is known by their checksums, the recipe by the record."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def _read_record(path: Path) -> dict[str, Any]:
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise InputError(f"{path}: {name} must be {wanted}, got {value!r:.80}")
     for entry in record.get("results") or []:
+        if isinstance(entry, dict) and "perplexity" in entry and entry["perplexity"] is None:
+            entry["perplexity"] = math.inf  # as which JSON has nothing else
         if not isinstance(entry, dict) or not _is_number(entry.get("perplexity")):
             raise InputError(f"{path}: every entry of results must be an object with a perplexity, got {entry!r:.80}")
     return record

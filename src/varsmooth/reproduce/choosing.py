@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -10,15 +9,16 @@ from typing import Any
 
 from varsmooth.config import to_mapping
 from varsmooth.errors import InputError
-from varsmooth.files import write_atomically
 from varsmooth.fleet.trials import SPENT_FILE, seconds_of
 from varsmooth.recipe import load_recipe
 from varsmooth.report.runs import RunSummary, flat_config, load_run
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Setting, Values
 from varsmooth.reproduce.chosen import Choice, Key, TuningTrial, best_of, read_chosen, write_chosen
-from varsmooth.reproduce.running import SPENT
+from varsmooth.reproduce.matching import is_of_text
+from varsmooth.reproduce.running import SPENT, replace_line
 
 NOT_TUNED = ("name", "data.", "evaluate.")
+ENDED = ("finished", "pruned", "failed")
 HOW_LONG = frozenset(
     f"train.{key}"
     for key in ("seed", "steps", "save_every", "eval_every", "patience", "device", "threads", "engine", "precision")
@@ -56,9 +56,7 @@ def note_tuning(path: Path, folder: Path, setting: Setting, seconds: float) -> N
     ended = sum(record.get("status") == "finished" for record in records)
     groups = [f"tuning-{setting}-{folder.name}"]
     line = {"groups": groups, "runs": len(records), "finished": ended, "seconds": seconds, "hardware": hardware}
-    known = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    others = [text for text in known if json.loads(text)["groups"] != groups]
-    write_atomically(path, "".join(f"{text}\n" for text in [*others, json.dumps(line)]).encode())
+    replace_line(path, line, "groups")
 
 
 def choices_in(folder: Path, plan: CorpusPlan, setting: Setting) -> dict[Key, Choice]:
@@ -66,11 +64,24 @@ def choices_in(folder: Path, plan: CorpusPlan, setting: Setting) -> dict[Key, Ch
     trials: dict[Key, list[RunSummary]] = {}
     for record in sorted(folder.rglob("record.json")):
         run = load_run(record.parent)
-        if (key := _key(run, plan, setting)) is not None:
-            trials.setdefault(key, []).append(run)
+        if (key := _key(run, plan, setting)) is None:
+            continue
+        if run.status not in ENDED:
+            raise InputError(
+                f"--choose-from {folder}: {run.path.name} has not ended ({run.status}); go on with the sweep first"
+            )
+        if not is_of_text(run.record, plan.name):
+            raise InputError(f"--choose-from {folder}: {run.path.name} was trained on another copy of {plan.name}")
+        trials.setdefault(key, []).append(run)
     if not trials:
-        raise InputError(f"--choose {folder}: holds no run of a row of {plan.name}; name the arms of a study as the rows are")
-    return {key: best_of(_trials(runs, plan.name, key)) for key, runs in trials.items()}
+        raise InputError(
+            f"--choose-from {folder}: holds no run of a row of {plan.name}; name the arms of a study as the rows are"
+        )
+    found = {key: best_of(_trials(runs, plan.name, key)) for key, runs in trials.items()}
+    for (_, _, row), choice in found.items():
+        if setting == "paper" and any(name.startswith("dropout.") for trial in choice.trials for name in trial.set):
+            raise InputError(f"--choose-from {folder}: trials of {row} differ in dropout; say --setting tuned")
+    return found
 
 
 def _key(run: RunSummary, plan: CorpusPlan, setting: Setting) -> Key | None:
@@ -92,7 +103,8 @@ def _trials(runs: list[RunSummary], corpus: str, key: Key) -> tuple[TuningTrial,
     for members in alike.values():
         figures = [figure for _, figure in members if figure is not None]
         trial = members[0][0]
-        trials.append(TuningTrial(trial.set, trial.steps, statistics.fmean(figures) if figures else None))
+        # Values with which one seed fails are no good with the others.
+        trials.append(TuningTrial(trial.set, trial.steps, statistics.fmean(figures) if len(figures) == len(members) else None))
     return tuple(trials)
 
 

@@ -63,13 +63,19 @@ class Chosen:
             raise InputError(
                 f"{self.source}: has no [tuned.{size}.{row}]; tune the row on the development set and write what it chose there"
             )
-        return {**self.inherited(setting, size, row), **(found.set if found else {})}
+        # What was tuned at this size is said in full by its trials, also where it is as in the recipe.
+        inherited = {} if found and found.trials else self.inherited(setting, size, row)
+        return {**inherited, **(found.set if found else {})}
 
     def inherited(self, setting: Setting, size: int, row: str) -> Values:
         """Return what a row takes from the next smaller size."""
         smaller = [key for key in self.choices if (key[0], key[2]) == (setting, row) and key[1] < size]
         below = self.choices[max(smaller, key=lambda key: key[1])].set if smaller else {}
         return {key: value for key, value in below.items() if key not in NOT_INHERITED}
+
+    def has_tuned(self, size: int) -> bool:
+        """Whether any row was tuned at a size."""
+        return any(key[:2] == ("tuned", size) for key in self.choices)
 
     def tuned_rows(self, size: int) -> list[str]:
         """Return the rows that were tuned at a size."""

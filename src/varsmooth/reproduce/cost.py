@@ -19,6 +19,7 @@ from varsmooth.errors import InputError
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.markdown import not_run, paragraphs, shown
+from varsmooth.train.environment import environment
 
 FILE = "cost.csv"
 VOCABULARIES = (PENN, WIKITEXT, 100_000, 267_735)
@@ -36,6 +37,7 @@ class Cost(NamedTuple):
     scheme: str
     median: float
     floor: float | None
+    device: str
 
 
 def cost_plans(device: torch.device, loads: Sequence[Workload] = ()) -> list[Plan]:
@@ -63,12 +65,12 @@ def cost_plans(device: torch.device, loads: Sequence[Workload] = ()) -> list[Pla
 def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer) -> list[Findings]:
     """Measure what has no row yet, adding to ``cost.csv`` after each plan, so that nothing is measured twice."""
     path = results / FILE
-    known = {(cost.size, cost.words) for cost in read_cost(results)}
+    known = {(cost.size, cost.words, cost.device) for cost in read_cost(results)}
     found: list[Findings] = []
     checked: set[int] = set()
     for plan in plans:
         (load,) = plan.workloads
-        if (load.size, load.words) in known:
+        if (load.size, load.words, environment(plan.device)["hardware"]["name"]) in known:
             continue
         # Kernels are chosen by size: what was found right for one vocabulary need not be asked again for the next.
         findings = run_bench(replace(plan, gate=()) if load.size in checked else plan, observe)
@@ -78,6 +80,12 @@ def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer) -> lis
         append_csv(path, findings)
         found.append(findings)
     return found
+
+
+def shown_cost(results: Path) -> list[Cost]:
+    """Return what was measured on the device that was measured last, of each kind the newest."""
+    costs = read_cost(results)
+    return list({cost[:4]: cost for cost in costs if cost.device == costs[-1].device}.values())
 
 
 def read_cost(results: Path) -> list[Cost]:
@@ -95,6 +103,7 @@ def read_cost(results: Path) -> list[Cost]:
                     row["scheme"],
                     float(row["median"]),
                     float(row["floor"]) if row["floor"] else None,
+                    row["device"],
                 )
                 for row in csv.DictReader(file)
             ]
@@ -104,7 +113,7 @@ def read_cost(results: Path) -> list[Cost]:
 
 def cost_table(results: Path) -> str:
     """Return ms/step of each scheme, the floor and the memory, by size and vocabulary."""
-    costs = read_cost(results)
+    costs = shown_cost(results)
     medians = {cost[:4]: cost.median for cost in costs}
     floors = {(cost.size, cost.words): cost.floor for cost in costs if cost.quantity == STEP}
     header = [
@@ -119,13 +128,15 @@ def cost_table(results: Path) -> str:
         steps = [shown(medians.get((STEP, size, words, scheme))) for scheme in SCHEMES]
         memory = [shown(medians.get((PEAK, size, words, scheme)), 0) for scheme in (VANILLA, ELEMENT_BATCH)]
         rows.append([str(size), f"{words:,}", *steps, shown(floors[size, words]), *memory])
-    return paragraphs(markdown.table(header, rows, texts=0) if rows else "", not_run(["cost"], 1) if not rows else "")
+    if not rows:
+        return not_run(["cost"], 1)
+    return paragraphs(markdown.table(header, rows, texts=0), f"Measured on one {costs[0].device}.")
 
 
 def cost_curves(results: Path, across: str) -> Curves:
     """Return ms/step over the vocabulary at 512 units (``words``), or over the size with 10,000 words (``size``)."""
     curves: Curves = {}
-    for cost in sorted(read_cost(results), key=lambda cost: (cost.words, cost.size)):
+    for cost in sorted(shown_cost(results), key=lambda cost: (cost.words, cost.size)):
         if cost.quantity != STEP or (cost.size if across == "words" else cost.words) != (512 if across == "words" else PENN):
             continue
         place = float(cost.words if across == "words" else cost.size)

@@ -6,6 +6,8 @@ The seed is one that no final run has: the figures of the table are not those th
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,10 +44,9 @@ def finalist_jobs(
     for row in chosen_rows(plan, rows or tried):
         recipe = load_recipe(f"{row.name}/{plan.name}-{size}")
         best = _best_short(chosen.choices[setting, size, row.name], recipe.train.steps)
-        for number, trial in enumerate(best[:count], start=1):
-            values = {**chosen.inherited(setting, size, row.name), **trial.set, **common}
-            config = changed(recipe, values, f"{chosen.source}, {setting}.{size}.{row.name}")
-            jobs.append(Job(plan.name, group, f"{row.name}-v{number}-seed{SEED}", config))
+        for trial in best[:count]:
+            config = changed(recipe, {**trial.set, **common}, f"{chosen.source}, {setting}.{size}.{row.name}")
+            jobs.append(Job(plan.name, group, f"{row.name}-{_digest(trial.set)}-seed{SEED}", config))
     if not jobs:
         raise InputError(
             f"{chosen.source}: no trial of [{setting}.{size}] is shorter than a final run, so there are no finalists"
@@ -59,8 +60,13 @@ def choose_among(jobs: Sequence[Job], results: Path, plan: CorpusPlan, setting: 
     return choose(results / plan.name / jobs[0].group, plan, setting, path, rows)
 
 
+def _digest(values: Values) -> str:
+    """A name for values that stays when other trials are added, which ranks do not."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+
+
 def _best_short(choice: Choice, full: int) -> list[TuningTrial]:
-    """Trials that were shorter than a final run; the best first, and what was given up behind all that trained longer."""
+    """Trials that were shorter than a final run: those that trained longest first, and of these the best."""
     ranked = sorted(
         (-trial.steps, trial.valid_perplexity, number)
         for number, trial in enumerate(choice.trials)

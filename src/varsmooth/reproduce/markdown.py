@@ -47,6 +47,11 @@ def not_run(labels: Sequence[str], total: int) -> str:
     return "Not run yet." if len(labels) == total else f"Not run yet: {'; '.join(labels)}."
 
 
+def told(label: str, names: Sequence[str]) -> str:
+    """Return ``label: a; b.``, or nothing where there are no names."""
+    return f"{label}: {'; '.join(names)}." if names else ""
+
+
 def paragraphs(*parts: str) -> str:
     """Join what is there, with an empty line between."""
     return "\n\n".join(part for part in parts if part)

@@ -13,10 +13,12 @@ from varsmooth.reproduce import cost, markdown, tables
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, Budget, CorpusPlan, corpora
 from varsmooth.reproduce.chosen import FILE, read_chosen
 from varsmooth.reproduce.data_cost import data_cost_table
-from varsmooth.reproduce.experiments import SHARE, Experiment, curves, experiment_table, group_of, named_experiments
+from varsmooth.reproduce.experiment_tables import curves, experiment_table
+from varsmooth.reproduce.experiments import SHARE, Experiment, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, paragraphs
 from varsmooth.reproduce.pictures import line_chart
+from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.running import SPENT
 
 FIGURES = ("ptb/gamma", "wikitext-2/data-size", "cost")
@@ -47,14 +49,15 @@ class Page:
 
 def build_page(results: Path) -> Page:
     """Build everything from the records below ``results``; no data and no GPU is needed."""
-    page = Page({"headline": tables.headline_table(results)}, {})
+    records = Records(results)
+    page = Page({"headline": tables.headline_table(records)}, {})
     for plan in corpora().values():
-        _add_tables(page, results, plan)
+        _add_tables(page, records, plan)
         page.parts[f"{plan.name}/chosen"] = chosen_table(results, plan)
         page.parts[f"{plan.name}/time"] = time_spent(results, plan)
         for experiment in named_experiments().values():
             for budget in BUDGETS if plan.name in experiment.corpora else ():
-                _add_experiment(page, results, plan, experiment, budget)
+                _add_experiment(page, records, plan, experiment, budget)
     _add_cost(page, results)
     page.parts["figures"] = paragraphs(*(_picture(page, name) for name in FIGURES))
     return page
@@ -80,13 +83,16 @@ def _is_empty(text: str) -> bool:
 
 
 def chosen_table(results: Path, plan: CorpusPlan) -> str:
-    """Return what was chosen for each row, and from how many trials."""
+    """Return what was chosen for each row, from how many trials, and how many of them were not given up before."""
     choices = read_chosen(results / plan.name / FILE).choices
     rows = []
     for (setting, size, row), choice in choices.items():
         values = ", ".join(f"`{key}={value}`" for key, value in choice.set.items())
-        rows.append([row, str(size), setting, values or "as the recipe", str(len(choice.trials))])
-    return markdown.table(["row", "size", "setting", "values", "trials"], rows, texts=4) if rows else "Nothing chosen yet."
+        longest = max((trial.steps for trial in choice.trials), default=0)
+        ended = sum(trial.steps == longest for trial in choice.trials)
+        rows.append([row, str(size), setting, values or "as the recipe", str(len(choice.trials)), f"{longest:,}", str(ended)])
+    header = ["row", "size", "setting", "values", "trials", "steps of the longest", "that long"]
+    return markdown.table(header, rows, texts=4) if rows else "Nothing chosen yet."
 
 
 def time_spent(results: Path, plan: CorpusPlan) -> str:
@@ -95,31 +101,33 @@ def time_spent(results: Path, plan: CorpusPlan) -> str:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     spent: dict[str, tuple[int, float]] = {}
     for line in lines:
-        runs, seconds = spent.get(str(line["hardware"]), (0, 0.0))
-        spent[str(line["hardware"])] = runs + line["finished"], seconds + line["seconds"]
+        runs, seconds = spent.get(str(line["hardware"] or "unknown"), (0, 0.0))
+        hardware = str(line["hardware"] or "unknown")
+        spent[hardware] = runs + line["finished"], seconds + line["seconds"]
     rows = [[name, str(runs), f"{seconds / 60:,.0f}"] for name, (runs, seconds) in spent.items()]
-    return markdown.table(["hardware", "runs", "minutes"], rows) if rows else not_run(["time"], 1)
+    header = ["hardware", "runs that finished", "minutes, of the others too"]
+    return markdown.table(header, rows) if rows else not_run(["time"], 1)
 
 
-def _add_tables(page: Page, results: Path, plan: CorpusPlan) -> None:
+def _add_tables(page: Page, records: Records, plan: CorpusPlan) -> None:
     for setting in SETTINGS:
         for size in SIZES:
             for budget in BUDGETS:
                 group = table_group(size, setting, budget)
-                page.parts[f"{plan.name}/{group}"] = tables.main_table(results, plan, group)
-                page.parts[f"{plan.name}/{group}/predictions"] = tables.predictions_table(results, plan, group) or not_run(
+                page.parts[f"{plan.name}/{group}"] = tables.main_table(records, plan, group)
+                page.parts[f"{plan.name}/{group}/predictions"] = tables.predictions_table(records, plan, group) or not_run(
                     ["it"], 1
                 )
-                page.parts[f"{plan.name}/{group}/speed"] = tables.speed_table(results, plan, group)
-                page.parts[f"{plan.name}/{group}/bands"] = tables.bands_table(results, plan, group)
-                page.parts[f"{plan.name}/{group}/calibration"] = tables.calibration_table(results, plan, group)
-    page.parts[f"{plan.name}/sampling"] = tables.sampling_table(results, plan)
+                page.parts[f"{plan.name}/{group}/speed"] = tables.speed_table(records, plan, group)
+                page.parts[f"{plan.name}/{group}/bands"] = tables.bands_table(records, plan, group)
+                page.parts[f"{plan.name}/{group}/calibration"] = tables.calibration_table(records, plan, group)
+    page.parts[f"{plan.name}/sampling"] = tables.sampling_table(records, plan)
 
 
-def _add_experiment(page: Page, results: Path, plan: CorpusPlan, experiment: Experiment, budget: Budget) -> None:
+def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: Experiment, budget: Budget) -> None:
     group = group_of(experiment, budget)
-    text = experiment_table(experiment, results, plan.name, budget)
-    found = curves(experiment, results, plan.name, budget) if experiment.vary else {}
+    text = experiment_table(experiment, records, plan.name, budget)
+    found = curves(experiment, records, plan.name, budget) if experiment.vary else {}
     if any(len(points) > 1 for points in found.values()):
         picture = f"{plan.name}-{group}.png"
         title = f"{experiment.title}, {plan.title}"
@@ -130,7 +138,7 @@ def _add_experiment(page: Page, results: Path, plan: CorpusPlan, experiment: Exp
         text = paragraphs(f"![{title}]({picture})", text)
     page.parts[f"{plan.name}/{group}"] = text
     if experiment.vary == SHARE and budget == "full":
-        page.parts[f"{plan.name}/{group}/cost"] = data_cost_table(experiment, results, plan.name)
+        page.parts[f"{plan.name}/{group}/cost"] = data_cost_table(experiment, records, plan.name)
 
 
 def _add_cost(page: Page, results: Path) -> None:

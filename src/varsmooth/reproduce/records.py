@@ -2,37 +2,109 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from varsmooth.errors import InputError
 from varsmooth.report.runs import RunSummary, flat_config, group_runs, load_run
 from varsmooth.report.tables import Spread, spread
+from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, corpus_plan
+from varsmooth.reproduce.chosen import FILE, read_chosen
+from varsmooth.reproduce.experiments import experiment_jobs, group_of, named_experiments
+from varsmooth.reproduce.jobs import Job, table_group, table_jobs
+from varsmooth.reproduce.markdown import paragraphs, told
+from varsmooth.reproduce.matching import diverged, fits, has_ended
 
 SEEDED = re.compile(r"(.+)-seed(\d+)")
 Result = dict[str, Any]
 
 
-def load_group(results: Path, corpus: str, group: str) -> dict[str, list[RunSummary]]:
-    """Return the finished runs of a table or an experiment by their name without the seed; those of one name must be alike."""
-    found: dict[str, list[RunSummary]] = {}
-    folder = results / corpus / group
-    for path in sorted(folder.glob("*/record.json")):
-        match = SEEDED.fullmatch(path.parent.name)
-        run = load_run(path.parent)
-        if match is None or int(match[2]) != run.seed:
-            raise InputError(f"{path.parent}: must be called NAME-seedN, after the seed of its record ({run.seed})")
-        if run.finished:
-            found.setdefault(match[1], []).append(run)
-    for name, runs in found.items():
-        if len(group_runs(runs)) > 1:
-            raise InputError(
-                f"{folder}: the records of {name} differ in {_difference(runs)}; run all its seeds again, or remove some"
-            )
-        runs.sort(key=lambda run: run.seed)
-    return found
+@dataclass(frozen=True)
+class Group:
+    """The records of a table or an experiment."""
+
+    runs: dict[str, list[RunSummary]]
+    """those that finished and are as it is planned now, by their name without the seed"""
+    diverged: tuple[str, ...]
+    """names, with the seed, of those whose loss was not finite"""
+    left_out: tuple[str, ...]
+    """names of those that are of other values, or of another text"""
+
+
+class Records:
+    """The records below a folder, as far as they are of what is planned now: by the recipes, and by what tuning chose."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self._groups: dict[tuple[str, str], Group] = {}
+
+    def group(self, corpus: str, group: str) -> Group:
+        """Return a table or an experiment, read once."""
+        if (corpus, group) not in self._groups:
+            self._groups[corpus, group] = self._read(corpus, group)
+        return self._groups[corpus, group]
+
+    def runs(self, corpus: str, group: str) -> dict[str, list[RunSummary]]:
+        """Return its runs."""
+        return self.group(corpus, group).runs
+
+    def _read(self, corpus: str, group: str) -> Group:
+        found: dict[str, list[RunSummary]] = {}
+        diverging, left_out = [], []
+        folder = self.results / corpus / group
+        paths = sorted(folder.glob("*/record.json"))
+        planned = {_unseeded(job.name): job for job in planned_jobs(self.results, corpus, group)} if paths else {}
+        for path in paths:
+            name, run = path.parent.name, load_run(path.parent)
+            match = SEEDED.fullmatch(name)
+            if match is None or int(match[2]) != run.seed:
+                raise InputError(f"{path.parent}: must be called NAME-seedN, after the seed of its record ({run.seed})")
+            if not has_ended(run.record):
+                continue
+            job = planned.get(match[1])
+            if job is not None and not fits(job, run.record):
+                left_out.append(name)
+            elif diverged(run.record):
+                diverging.append(name)
+            else:
+                found.setdefault(match[1], []).append(run)
+        for name, runs in found.items():
+            if len(group_runs(runs)) > 1:
+                raise InputError(
+                    f"{folder}: the records of {name} differ in {_difference(runs)}; run all its seeds again, or remove some"
+                )
+            runs.sort(key=lambda run: run.seed)
+        return Group(found, tuple(diverging), tuple(left_out))
+
+
+def passed_over(group: Group) -> str:
+    """Say which records of a group are not in its table, and why."""
+    of_others = told("Not shown, because they are of other values or another text", group.left_out)
+    return paragraphs(told("The loss was not finite", group.diverged), of_others)
+
+
+def planned_jobs(results: Path, corpus: str, group: str) -> list[Job]:
+    """Return the runs of a table or an experiment as they would be made now; none where that has not been chosen."""
+    plan, chosen = corpus_plan(corpus), read_chosen(results / corpus / FILE)
+    for budget, size, setting in itertools.product(BUDGETS, SIZES, SETTINGS):
+        if group == table_group(size, setting, budget):
+            rows = [row.name for row in plan.rows if setting == "paper" or (setting, size, row.name) in chosen.choices]
+            return table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=rows) if rows else []
+    for budget, experiment in itertools.product(BUDGETS, named_experiments().values()):
+        if group == group_of(experiment, budget):
+            known = experiment.setting == "paper" or chosen.has_tuned(min(SIZES))
+            known = known and (budget == "full" or experiment.vary != "train.steps")
+            return experiment_jobs(experiment, corpus, chosen, budget=budget) if known else []
+    return []
+
+
+def _unseeded(name: str) -> str:
+    match = SEEDED.fullmatch(name)
+    return match[1] if match else name
 
 
 def result_of(run: RunSummary, split: str, predict: str | None = None, *, tuned: bool = False) -> Result | None:
@@ -53,7 +125,7 @@ def sampled_result(run: RunSummary, split: str, average: str) -> Result | None:
 
 
 def own_prediction(run: RunSummary) -> str:
-    """How the run's recipe predicts: by the mean where tables were drawn, else by the mode."""
+    """How the run predicts by its own configuration."""
     return str((run.record.get("config") or {}).get("smoothing", {}).get("predict", "mode"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,17 @@ from varsmooth.experiment import Record, Reporting, from_anywhere
 from varsmooth.files import write_atomically
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, is_fleet, resume_fleet, start_fleet
 from varsmooth.fleet.driver import Ended
-from varsmooth.fleet.trials import FleetFolder
-from varsmooth.report.runs import flat_config
 from varsmooth.reproduce.jobs import Job, changed
+from varsmooth.reproduce.matching import differing, fits, has_ended, standard_checksums
 from varsmooth.reproduce.shares import data_for
+from varsmooth.text.named import KNOWN, check, locate
 from varsmooth.train.folder import RunFolder
 
 SPENT = "spent.jsonl"
-NOT_COMPARED = frozenset({"data.name", "data.data_dir", "train.save_every", "train.device", "train.threads"})
-"""What may differ between the run that was planned and the one that was recorded."""
 
 
 def missing_jobs(jobs: Sequence[Job], results: Path) -> list[Job]:
-    """Return the jobs without a finished record of the same configuration."""
+    """Return the jobs without a record of the same configuration and text, finished or diverged."""
     return [job for job in jobs if not _is_recorded(job, results)]
 
 
@@ -63,14 +62,17 @@ def run_jobs(
 
 
 def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:
-    """Copy record and metrics of every finished run to its place in ``results``; return the jobs that had one."""
+    """Copy record and metrics of every run that has ended to its place in ``results``; return the jobs that had one.
+
+    A record that is there already stays: it may be newer than the run in ``out``.
+    """
     kept = []
-    for job in jobs:
+    for job in missing_jobs(jobs, results):
         folder = RunFolder(out / job.trial_name)
         if not folder.record_path.is_file():
             continue
         record = folder.read_record()
-        if record.get("status") != "finished" or not _fits(job, record):
+        if not _is_of(job, record):
             continue
         target = job.record_folder(results)
         if folder.metrics_path.is_file():
@@ -86,12 +88,11 @@ def _train(
 ) -> FleetOutcome:
     if not is_fleet(out):
         return start_fleet(trials, out, reporting, at_once, limit=limit, ended=ended)
-    with FleetFolder.open(out, lock=True) as folder:
-        folder.write_trials(trials)
-    return resume_fleet(out, reporting, at_once, limit=limit, ended=ended)
+    return resume_fleet(out, reporting, at_once, limit=limit, ended=ended, instead=trials)
 
 
 def _trial(job: Job, out: Path, data_dir: Path | None) -> Trial:
+    refuse_other_text(job.corpus, data_dir)
     values = {"data.name": data_for(job.corpus, job.share, out, data_dir)}
     if data_dir is not None:
         values["data.data_dir"] = str(data_dir)
@@ -104,28 +105,31 @@ def _refuse_other_runs(trials: Sequence[Trial], out: Path) -> None:
         folder = RunFolder(out / trial.name)
         if not folder.config_path.is_file():
             continue
-        differing = _differing(flat_config(to_mapping(load_config(folder.config_path))), flat_config(to_mapping(trial.config)))
-        if differing:
+        if other := differing(to_mapping(load_config(folder.config_path)), to_mapping(trial.config)):
             raise InputError(
-                f"{folder.path} was begun with another {', '.join(differing)}; remove that folder, or give another --out"
+                f"{folder.path} was begun with another {', '.join(other)}; remove that folder, or give another --out"
             )
+
+
+def refuse_other_text(corpus: str, data_dir: Path | None) -> None:
+    """Refuse a copy of a corpus that is not the standard one: its figures could not stand beside the paper's."""
+    if not standard_checksums(corpus):
+        return
+    folder = locate(corpus, data_dir)
+    if wrong := [file for file, status in check(KNOWN[corpus], folder).items() if status != "ok"]:
+        raise InputError(
+            f"{folder}: {', '.join(wrong)} is not that of the standard copy, so no figure could be compared with the paper's; "
+            f"see 'varsmooth data check {corpus}'"
+        )
 
 
 def _is_recorded(job: Job, results: Path) -> bool:
     folder = RunFolder(job.record_folder(results))
-    if not folder.record_path.is_file():
-        return False
-    record = folder.read_record()
-    return record.get("status") == "finished" and _fits(job, record)
+    return folder.record_path.is_file() and _is_of(job, folder.read_record())
 
 
-def _fits(job: Job, record: dict[str, Any]) -> bool:
-    return not _differing(flat_config(record.get("config") or {}), flat_config(to_mapping(job.config)))
-
-
-def _differing(recorded: dict[str, Any], planned: dict[str, Any]) -> list[str]:
-    """Return the settings that differ; a record that is older than a setting had no choice."""
-    return [key for key, value in planned.items() if key in recorded and key not in NOT_COMPARED and recorded[key] != value]
+def _is_of(job: Job, record: dict[str, Any]) -> bool:
+    return has_ended(record) and record.get("seed") == job.config.train.seed and fits(job, record)
 
 
 def _without_paths(record: dict[str, Any]) -> dict[str, Any]:
@@ -141,8 +145,9 @@ class _Spent:
 
     def __init__(self, path: Path, jobs: Sequence[Job]) -> None:
         self.path, self.began = path, time.monotonic()
-        self.known = path.read_bytes() if path.is_file() else b""
-        self.line: dict[str, Any] = {"groups": list(dict.fromkeys(job.group for job in jobs)), "runs": len(jobs)}
+        session = f"{datetime.now(UTC).isoformat(timespec='microseconds')}"
+        groups = list(dict.fromkeys(job.group for job in jobs))
+        self.line: dict[str, Any] = {"session": session, "groups": groups, "runs": len(jobs)}
         self.finished, self.hardware = 0, None
 
     def note(self, finished: int = 0, record: Record | None = None) -> None:
@@ -150,4 +155,11 @@ class _Spent:
         self.hardware = self.hardware or ((record or {}).get("hardware") or {}).get("name")
         seconds = round(time.monotonic() - self.began, 1)
         line = {**self.line, "finished": self.finished, "seconds": seconds, "hardware": self.hardware}
-        write_atomically(self.path, self.known + json.dumps(line).encode() + b"\n")
+        replace_line(self.path, line, "session")
+
+
+def replace_line(path: Path, line: dict[str, Any], key: str) -> None:
+    """Write a line of JSON at the end of a file, in place of the one that has the same ``key``; the others stay."""
+    texts = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    others = [text for text in texts if json.loads(text).get(key) != line[key]]
+    write_atomically(path, "".join(f"{text}\n" for text in [*others, json.dumps(line)]).encode())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from varsmooth.evaluate import Band
@@ -12,30 +12,30 @@ from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
-from varsmooth.reproduce.data_cost import steps_to
+from varsmooth.reproduce.data_cost import steps_shown
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs, seeds_shown, shown
-from varsmooth.reproduce.records import load_group, over_seeds, perplexity, result_of, sampled_perplexity
+from varsmooth.reproduce.records import Records, over_seeds, passed_over, perplexity, result_of, sampled_perplexity
 
 PREDICTIONS = ("mode", "mean", "mean-input")
 BASELINE = "vanilla"
 Runs = dict[str, list[RunSummary]]
 
 
-def main_table(results: Path, plan: CorpusPlan, group: str) -> str:
+def main_table(records: Records, plan: CorpusPlan, group: str) -> str:
     """Return valid and test perplexity by each row's own prediction beside the paper's; missing rows leave gaps."""
     size = int(group.partition("-")[0])
-    runs = load_group(results, plan.name, group)
+    runs = records.runs(plan.name, group)
     header = ["model", "seeds", "valid, paper", "valid", "test, paper", "test", "below the paper", "test, tuned temperature"]
     rows = [_main_row(plan.name, size, row, runs.get(row.name, [])) for row in plan.rows]
     missing = [row.label for row in plan.rows if row.name not in runs]
-    told = [_gains(plan, runs), _interpolation(plan.name, size, runs)]
+    told = [_gains(plan, runs), _interpolation(plan.name, size, runs), passed_over(records.group(plan.name, group))]
     return paragraphs(markdown.table(header, rows), *told, not_run(missing, len(plan.rows)))
 
 
-def predictions_table(results: Path, plan: CorpusPlan, group: str) -> str:
+def predictions_table(records: Records, plan: CorpusPlan, group: str) -> str:
     """Return every prediction, valid / test, at temperature 1 and at the one tuned on valid; empty without records."""
-    runs = load_group(results, plan.name, group)
+    runs = records.runs(plan.name, group)
     rows = []
     for row in _present(plan, runs):
         members = runs[row.name]
@@ -49,11 +49,11 @@ def predictions_table(results: Path, plan: CorpusPlan, group: str) -> str:
     return markdown.table(header, rows) if rows else ""
 
 
-def sampling_table(results: Path, plan: CorpusPlan) -> str:
+def sampling_table(records: Records, plan: CorpusPlan) -> str:
     """Return development perplexities by draws beside the paper's, which averages log-likelihoods."""
     rows, missing = [], []
     for size in SIZES:
-        runs, paper = load_group(results, plan.name, table_group(size, "paper", "full")), paper_sampling(plan.name, size)
+        runs, paper = records.runs(plan.name, table_group(size, "paper", "full")), paper_sampling(plan.name, size)
         for row in plan.rows:
             if row.name not in paper:
                 continue
@@ -68,23 +68,22 @@ def sampling_table(results: Path, plan: CorpusPlan) -> str:
     return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
 
 
-def speed_table(results: Path, plan: CorpusPlan, group: str) -> str:
-    """Return how soon each row reaches the development perplexity that the paper's tied vanilla ends with."""
+def speed_table(records: Records, plan: CorpusPlan, group: str) -> str:
+    """Return after how many steps each row reaches the development perplexity that the paper's tied vanilla ends with."""
     goal = paper_cell(plan.name, int(group.partition("-")[0]), BASELINE).valid or 0.0
-    runs = load_group(results, plan.name, group)
+    runs = records.runs(plan.name, group)
     rows = []
     for row in _present(plan, runs):
         members = runs[row.name]
-        steps = over_seeds(members, partial(steps_to, goal=goal))
-        times = [over_seeds(members, partial(_minutes, goal=figure)) for figure in (goal, None)]
-        rows.append([row.label, shown(steps, 0), *(shown(time, 1) for time in times)])
-    header = ["model", f"steps to {goal} on valid", "minutes to it", "minutes in all"]
+        planned = [float(run.record.get("steps") or 0) for run in members[:1]]
+        rows.append([row.label, steps_shown(members, goal), *(shown(steps, 0) for steps in planned)])
+    header = ["model", f"steps to {goal} on valid", "steps in all"]
     return markdown.table(header, rows) if rows else not_run(["speed"], 1)
 
 
-def bands_table(results: Path, plan: CorpusPlan, group: str) -> str:
+def bands_table(records: Records, plan: CorpusPlan, group: str) -> str:
     """Return test perplexity by the target's training count, vanilla beside the best smoothing row, each at its temperature."""
-    runs = load_group(results, plan.name, group)
+    runs = records.runs(plan.name, group)
     best = best_smoothing(plan, runs)
     first = result_of(runs[BASELINE][0], "test", tuned=True) if BASELINE in runs else None
     if best is None or first is None or not first.get("bands"):
@@ -101,9 +100,9 @@ def bands_table(results: Path, plan: CorpusPlan, group: str) -> str:
     return markdown.table(header, [*rows, ["lower by", *gains]])
 
 
-def calibration_table(results: Path, plan: CorpusPlan, group: str) -> str:
+def calibration_table(records: Records, plan: CorpusPlan, group: str) -> str:
     """Return the expected calibration error on test before and after the temperature, and the temperature."""
-    runs = load_group(results, plan.name, group)
+    runs = records.runs(plan.name, group)
     rows = []
     for row in _present(plan, runs):
         members = runs[row.name]
@@ -114,14 +113,14 @@ def calibration_table(results: Path, plan: CorpusPlan, group: str) -> str:
     return markdown.table(header, rows) if rows else not_run(["calibration"], 1)
 
 
-def headline_table(results: Path) -> str:
+def headline_table(records: Records) -> str:
     """Return test perplexities of the headline rows, eight at most: the paper's, ours in its setting, and ours tuned."""
     plans = list(corpora().values())
     header = ["model", "size"]
     for plan in plans:
         header += [f"{plan.title}: paper", "ours, its setting", "ours, tuned"]
     runs = {
-        (plan.name, size, setting): load_group(results, plan.name, table_group(size, setting, "full"))
+        (plan.name, size, setting): records.runs(plan.name, table_group(size, setting, "full"))
         for plan in plans
         for size in SIZES
         for setting in ("paper", "tuned")
@@ -179,9 +178,14 @@ def _gains(plan: CorpusPlan, runs: Runs) -> str:
 
 
 def _gain(runs: Runs, row: Row | None, *, tuned: bool) -> str:
-    """How far a row is below tied vanilla on test, or above; empty where one of them has not been run."""
+    """How far a row is below tied vanilla on test, or above, ± the standard error; empty where one has not been run."""
     plain, smoothed = (perplexity(runs.get(name, []), "test", tuned=tuned) for name in (BASELINE, row.name if row else ""))
-    return "" if plain is None or smoothed is None else _compared(smoothed.mean - plain.mean, 2)
+    if plain is None or smoothed is None:
+        return ""
+    difference = smoothed.mean - plain.mean
+    errors = [it.deviation**2 / it.seeds for it in (plain, smoothed) if it.deviation is not None]
+    error = f" ±{math.sqrt(sum(errors)):.2f}" if len(errors) == 2 else ""
+    return f"{abs(difference):.2f}{error} {_side(difference)}"
 
 
 def _interpolation(corpus: str, size: int, runs: Runs) -> str:
@@ -195,8 +199,12 @@ def _interpolation(corpus: str, size: int, runs: Runs) -> str:
     return f"Word smoothing by linear interpolation is {_compared(ours[0].mean - ours[1].mean)} Kneser-Ney on test{told}."
 
 
-def _compared(difference: float, digits: int = 1) -> str:
-    return f"{abs(difference):.{digits}f} {'below' if difference < 0 else 'above'}"
+def _compared(difference: float) -> str:
+    return f"{abs(difference):.1f} {_side(difference)}"
+
+
+def _side(difference: float) -> str:
+    return "below" if difference < 0 else "above"
 
 
 def _present(plan: CorpusPlan, runs: Runs) -> list[Row]:
@@ -226,13 +234,6 @@ def _band_perplexity(runs: Sequence[RunSummary], index: int) -> Spread | None:
 
 def _relative(plain: Spread | None, smoothed: Spread | None) -> str:
     return markdown.NOTHING if plain is None or smoothed is None else f"{1 - smoothed.mean / plain.mean:.1%}"
-
-
-def _minutes(run: RunSummary, goal: float | None) -> float | None:
-    """The minutes to a perplexity, or of the whole run, its share of the others' turns included."""
-    steps = run.record.get("steps") if goal is None else steps_to(run, goal)
-    each = run.record.get("ms_per_step")
-    return None if steps is None or each is None else float(steps * each / 60_000)
 
 
 def _calibration_error(run: RunSummary, tuned: bool) -> float | None:

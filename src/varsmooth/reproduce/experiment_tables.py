@@ -1,0 +1,113 @@
+"""What the records of an experiment say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from varsmooth.report.runs import RunSummary
+from varsmooth.report.tables import Spread
+from varsmooth.reproduce import markdown
+from varsmooth.reproduce.catalogue import Budget
+from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
+from varsmooth.reproduce.jobs import table_group
+from varsmooth.reproduce.markdown import not_run, paragraphs, seeds_shown, shown
+from varsmooth.reproduce.records import Group, Records, over_seeds, passed_over, perplexity
+
+
+def best_runs(group: Group, arm: Arm, value: float | None) -> list[RunSummary]:
+    """Return the runs of a point's best variant by development perplexity; none until all variants have been run."""
+    names = [point_name(arm, value, number) for number in range(len(arm.variants))]
+    figures = {name: perplexity(group.runs.get(name, []), "valid", tuned=True) for name in names}
+    known = {name: figure.mean for name, figure in figures.items() if figure is not None}
+    tried = {*known, *(name.rpartition("-seed")[0] for name in group.diverged)}
+    return group.runs[min(known, key=known.__getitem__)] if known and tried.issuperset(names) else []
+
+
+def curves(
+    experiment: Experiment, records: Records, corpus: str, budget: Budget = "full"
+) -> dict[str, list[tuple[float, Spread]]]:
+    """Return the points that have been run, by the label of their arm."""
+    group = records.group(corpus, group_of(experiment, budget))
+    found: dict[str, list[tuple[float, Spread]]] = {}
+    for arm in experiment.arms:
+        points = [(value, _figure(experiment, best_runs(group, arm, value))) for value in experiment.values]
+        found[arm.label] = [(value, figure) for value, figure in points if figure is not None]
+    return found
+
+
+def experiment_table(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> str:
+    """Return what the records of an experiment say, with gaps for what has not been run."""
+    kind = _trials_table if experiment.trials else _curve_table if experiment.vary else _arms_table
+    kind = _times_table if experiment.alone else kind
+    return paragraphs(
+        kind(experiment, records, corpus, budget), passed_over(records.group(corpus, group_of(experiment, budget)))
+    )
+
+
+def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+    found = curves(experiment, records, corpus, budget)
+    header = [experiment.axis, *(f"{value:g}" for value in experiment.values)]
+    rows = [[label, *(shown(dict(points).get(value)) for value in experiment.values)] for label, points in found.items()]
+    if experiment.vary == SHARE:
+        rows += _gains(experiment, found)
+    missing = [label for label, points in found.items() if len(points) < len(experiment.values)]
+    nothing = not any(found.values())
+    return paragraphs(markdown.table(header, rows), not_run(missing, len(found) if nothing else 0))
+
+
+def _gains(experiment: Experiment, found: dict[str, list[tuple[float, Spread]]]) -> list[list[str]]:
+    """How far each later arm is below the first."""
+    (_, first), *others = found.items()
+    baseline = dict(first)
+    rows = []
+    for label, points in others:
+        own = dict(points)
+        both = [(baseline.get(value), own.get(value)) for value in experiment.values]
+        rows.append([f"gain of {label}", *(shown(plain.mean - it.mean if plain and it else None) for plain, it in both)])
+    return rows
+
+
+def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+    found = records.runs(corpus, group_of(experiment, budget))
+    in_table = records.runs(corpus, table_group(experiment.size, experiment.setting, budget))
+    rows, missing = [], []
+    for arm in experiment.arms:
+        runs = found.get(point_name(arm, None, 0), [])
+        if arm.table:
+            runs = [run for run in in_table.get(arm.row, []) if run.seed in experiment.seeds]
+        missing += [] if runs else [arm.label]
+        cells = [("valid", False), ("test", False), ("test", True)]
+        figures = [perplexity(runs, split, arm.predict, tuned=tuned) for split, tuned in cells]
+        rows.append([arm.label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
+    header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
+    return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
+
+
+def _trials_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+    """Return the best development perplexity of every trial."""
+    found = records.runs(corpus, group_of(experiment, budget))
+    rows = []
+    for arm in experiment.arms:
+        for number, variant in enumerate(arm.variants):
+            if runs := found.get(point_name(arm, None, number), []):
+                values = ", ".join(f"`{key}={value}`" for key, value in variant.items())
+                rows.append([arm.label, values, shown(over_seeds(runs, lambda run: run.best_valid))])
+    return markdown.table(["model", "values", "best valid"], rows, texts=2) if rows else not_run(["trials"], 1)
+
+
+def _times_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+    """Return how long each run took, its evaluation included, and on what."""
+    found = records.runs(corpus, group_of(experiment, budget))
+    rows = []
+    for arm in experiment.arms:
+        for run in found.get(point_name(arm, None, 0), []):
+            steps, minutes = run.record.get("steps"), float(run.record.get("seconds") or 0.0) / 60
+            hardware = str((run.record.get("hardware") or {}).get("name"))
+            each = float(run.record.get("ms_per_step") or 0.0)
+            rows.append([arm.label, hardware, f"{steps:,}", shown(each), shown(minutes), shown(perplexity([run], "test"))])
+    header = ["model", "hardware", "steps", "ms/step", "minutes in all", "test"]
+    return markdown.table(header, rows, texts=2) if rows else not_run(["times"], 1)
+
+
+def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
+    return perplexity(runs, experiment.split, tuned=experiment.tuned)
