@@ -47,6 +47,8 @@ def run_jobs(
     missing = missing_jobs(jobs, results)
     if not missing:
         return FleetOutcome([], None)
+    for corpus in {job.corpus for job in missing}:
+        refuse_other_text(corpus, data_dir)
     trials = [_trial(job, out, data_dir) for job in missing]
     _refuse_other_runs(trials, out)
     by_name, spent = {job.trial_name: job for job in missing}, _Spent(results / missing[0].corpus / SPENT, missing)
@@ -92,7 +94,6 @@ def _train(
 
 
 def _trial(job: Job, out: Path, data_dir: Path | None) -> Trial:
-    refuse_other_text(job.corpus, data_dir)
     values = {"data.name": data_for(job.corpus, job.share, out, data_dir)}
     if data_dir is not None:
         values["data.data_dir"] = str(data_dir)
@@ -145,7 +146,7 @@ class _Spent:
 
     def __init__(self, path: Path, jobs: Sequence[Job]) -> None:
         self.path, self.began = path, time.monotonic()
-        session = f"{datetime.now(UTC).isoformat(timespec='microseconds')}"
+        session = datetime.now(UTC).isoformat(timespec="microseconds")
         groups = list(dict.fromkeys(job.group for job in jobs))
         self.line: dict[str, Any] = {"session": session, "groups": groups, "runs": len(jobs)}
         self.finished, self.hardware = 0, None
