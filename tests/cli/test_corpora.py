@@ -103,7 +103,7 @@ def test_stats_of_a_data_set_by_name(run: Run, copies: Path, monkeypatch: pytest
         ({"test": b"caf\xe9\n"}, ["test.txt", "UTF-8", "3"]),
         ({"test": b"the \x00 cat\n"}, ["test.txt"]),
         ({"test": b"\n"}, ["test.txt", "single token"]),
-        ({"test": b"the dog\n"}, ["test.txt, line 1", "'dog'", "--min-count"]),
+        ({"train": b"the cat sat on mat\n" * 2, "test": b"the dog\n"}, ["test.txt, line 1", "'dog'", "min_count=3"]),
     ],
 )
 def test_bad_text_gets_one_line(run: Run, folder: Path, changes: dict[str, bytes | None], words: list[str]) -> None:
@@ -319,7 +319,7 @@ def test_clearing_the_cache_leaves_what_others_make_and_takes_what_they_left(run
         ({"valid": None}, ["valid.txt"]),
         ({"train": b""}, ["train.txt", "empty"]),
         ({"test": b"caf\xe9\n"}, ["test.txt", "UTF-8", "3"]),
-        ({"test": b"the dog\n"}, ["test.txt, line 1", "'dog'", "--min-count"]),
+        ({"train": b"the cat sat on mat\n" * 2, "test": b"the dog\n"}, ["test.txt, line 1", "'dog'", "min_count=3"]),
     ],
 )
 def test_bad_large_text_gets_one_line(

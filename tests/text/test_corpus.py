@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,19 +62,30 @@ def test_unk_written_in_train_is_enough(make_folder: MakeFolder) -> None:
     assert words(corpus, "valid") == "the <unk> <eos>"
 
 
-def test_unseen_word_without_unk_is_named(make_folder: MakeFolder) -> None:
-    folder = make_folder(valid="the cat\n\nzebra aardvark\n")
+@pytest.mark.parametrize("mapped", [False, True])
+def test_words_seen_once_become_unk_where_other_splits_need_one(make_folder: MakeFolder, mapped: bool) -> None:
+    corpus = Corpus.from_folder(make_folder(valid="the zebra sat\n"), mapped=mapped)
+    assert words(corpus, "valid") == "the <unk> <unk> <eos>"
+    assert words(corpus, "train") == "the <unk> <unk> <eos> <unk> the <unk> <eos>"
+    whole = Corpus.from_folder(make_folder(valid="the mat sat\n"), mapped=mapped)
+    assert UNK not in whole.vocab, "nothing is missing"
+
+
+@pytest.mark.parametrize("options", [{"min_count": 1}, {"train": "the cat sat on mat\n" * 2}])
+def test_unseen_word_without_unk_is_named(make_folder: MakeFolder, options: dict[str, Any]) -> None:
+    minimum = {key: options[key] for key in options if key == "min_count"}
+    folder = make_folder(valid="the cat\n\nzebra aardvark\n", **{key: options[key] for key in options if key == "train"})
     with pytest.raises(InputError) as caught:
-        Corpus.from_folder(folder)
+        Corpus.from_folder(folder, **minimum)
     message = str(caught.value)
     assert message.startswith(f"{folder / 'valid.txt'}, line 3: the word 'zebra' is not in the vocabulary")
-    assert "--min-count 2" in message
+    assert f"--set data.min_count={2 if minimum else 3}" in message
     assert "add the word to the training text" in message
 
 
 def test_the_advice_about_min_count_works(make_folder: MakeFolder) -> None:
     folder = make_folder(train="a b a b\n" * 2, valid="zebra\n", test="a b\n")
-    with pytest.raises(InputError, match="--min-count 5"):
+    with pytest.raises(InputError, match="min_count of 5"):
         Corpus.from_folder(folder, min_count=2)
     assert UNK in Corpus.from_folder(folder, min_count=5).vocab
 

@@ -287,7 +287,7 @@ def test_what_is_mapped_never_reaches_the_file(make_folder: MakeFolder, own_cach
         ("test", b"the cat\n" * 30 + b"the\0cat\n"),
         ("test", b"the cat \xe6\x97"),
         ("test", b"\n"),
-        ("valid", b"the cat\n" * 30 + b"\nthe zebra\n"),
+        ("train", b"cat mat sat the\n" * 30),
     ],
 )
 def test_bad_text_is_named_as_in_memory_and_leaves_nothing(

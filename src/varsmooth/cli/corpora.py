@@ -84,7 +84,8 @@ def stats(
     data_dir
         The folder that holds ptb/ and wikitext-2/, instead of the one named by `VARSMOOTH_DATA`.
     min_count
-        Words that occur less often become `<unk>`; 1 unless given, 3 for python.
+        Words that occur less often become `<unk>`; unless given 3 for python, else 2 where valid or test have words that
+        train lacks and the text has no `<unk>` of its own, else 1.
     max_words
         The largest vocabulary, `<eos>` and `<unk>` included; rarer words become `<unk>`.
     max_tokens
@@ -232,7 +233,8 @@ def prepare_(
     data_dir
         The folder that holds ptb/ and wikitext-2/, instead of the one named by `VARSMOOTH_DATA`.
     min_count
-        Words that occur less often become `<unk>`; 1 unless given.
+        Words that occur less often become `<unk>`; unless given 2 where valid or test have words that train lacks and the
+        text has no `<unk>` of its own, else 1.
     max_words
         The largest vocabulary, `<eos>` and `<unk>` included; rarer words become `<unk>`.
     max_tokens
@@ -246,9 +248,7 @@ def prepare_(
         raise InputError(f"{data} is built in: there is nothing to prepare")
     _, folder = text_folder(data, data_dir)
     begin = time.perf_counter()
-    found = prepare(
-        folder, min_count=1 if min_count is None else min_count, max_words=max_words, max_tokens=max_tokens, workers=workers
-    )
+    found = prepare(folder, min_count=min_count, max_words=max_words, max_tokens=max_tokens, workers=workers)
     seconds = time.perf_counter() - begin
     figures: dict[str, Any] = {"data": data, "encoded": found is not None}
     if found is not None:

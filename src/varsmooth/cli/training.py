@@ -26,6 +26,7 @@ def train(
     recipe: str | None = None,
     fleet: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
     data: str | None = None,
+    data_dir: Path | None = None,
     out: Path | None = None,
     resume: Path | None = None,
     seed: int | None = None,
@@ -63,7 +64,10 @@ def train(
         [{"name": "kn-2", "recipe": "smoothing-kneser-ney/ptb-512", "set": {"train.lr": 0.002}, "seed": 2, "data": "ptb"}],
         where recipe alone is needed. What the command line sets goes for every trial.
     data
-        A data set's name (`varsmooth data list`) or a folder with train.txt, valid.txt and test.txt.
+        A data set's name (`varsmooth data list`) or a folder with train.txt, valid.txt and test.txt; that of the recipe unless
+        given, which is python where it does not say.
+    data_dir
+        The folder that holds ptb/ and wikitext-2/, instead of the one named by `VARSMOOTH_DATA`.
     out
         The folder to make for the run; for a fleet the folder of its runs, which are called RECIPE-seedN or as the file says.
     resume
@@ -87,13 +91,17 @@ def train(
         Print the run's record as JSON when it ends, or a fleet's as a list; progress goes to standard error.
     """
     reporting = Reporting(errors if json_ else Console(), tensorboard)
-    settings = [*([f"data.name={json.dumps(data)}"] if data else []), *(set_ or [])]
+    if data == "":
+        raise InputError("--data is empty; give a data set's name or a folder, or leave it out")
+    texts = {"data.name": data, "data.data_dir": None if data_dir is None else str(data_dir.absolute())}
+    settings = [*(f"{key}={json.dumps(value)}" for key, value in texts.items() if value is not None), *(set_ or [])]
     if processes() > 1 and (fleet is not None or (resume is not None and is_fleet(resume))):
         raise InputError("--fleet trains its runs in one process: start it without torchrun")
     if resume is not None:
         if out is not None or settings or seed is not None or recipe or fleet or seeds:
             raise InputError(
-                "--resume takes everything from the run: leave out --out, --data, --recipe, --fleet, --seed, --seeds and --set"
+                "--resume takes everything from the run: leave out --out, --data, --data-dir, --recipe, --fleet, --seed, "
+                "--seeds and --set"
             )
         if is_fleet(resume):
             outcome = resume_fleet(resume, reporting, at_once, limit=parse_limit(minutes, within))

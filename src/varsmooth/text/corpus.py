@@ -28,21 +28,21 @@ def open_corpus(
 ) -> Corpus:
     """Open ``python``, ``synthetic``, ``ptb``, ``wikitext-2`` or a folder; the options are those of ``Corpus``.
 
-    ``min_count`` is 1 unless given, and 3 for ``python``. ``data_dir`` is where ``ptb`` and ``wikitext-2`` are
+    ``min_count`` is 3 for ``python`` unless given; else words that occur once become ``<unk>`` where valid or test have words
+    that train lacks, and the text has no ``<unk>`` of its own. ``data_dir`` is where ``ptb`` and ``wikitext-2`` are
     looked for (else ``$VARSMOOTH_DATA``); ``refresh`` builds ``python`` anew instead of taking it from the cache;
     ``mapped`` is for files alone: what is built in stays in memory.
     """
     if max_tokens is not None and max_tokens < 1:
         raise InputError(f"--max-tokens must be at least 1, not {max_tokens}")
-    count = min_count if min_count is not None else MIN_COUNT if data == "python" else 1
     if data == "python":
-        texts = python_texts(refresh=refresh)
+        texts, count = python_texts(refresh=refresh), MIN_COUNT if min_count is None else min_count
         return Corpus.from_texts(texts, name="python", min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
     if data == "synthetic":
-        return synthetic_corpus(min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
+        return synthetic_corpus(min_count=min_count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
     name, folder = text_folder(data, data_dir)
     return Corpus.from_folder(
-        folder, name=name, min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens, mapped=mapped
+        folder, name=name, min_count=min_count, max_words=max_words, vocab=vocab, max_tokens=max_tokens, mapped=mapped
     )
 
 

@@ -35,7 +35,7 @@ class Request:
     """Which files are to be encoded, by split, and how; the options are those of ``Corpus``."""
 
     sources: Mapping[str, Path]
-    min_count: int = 1
+    min_count: int | None = None
     max_words: int | None = None
     vocab: Vocab | None = None
     max_tokens: int | None = None
@@ -106,7 +106,8 @@ def encode(request: Request, folder: Path, workers: int) -> Encoded:
         if split.tokens < 2:
             raise InputError(single_token(str(split.path)))
     counts = _count_words(numbered["train"])
-    vocab = request.vocab or Vocab.build(counts, request.min_count, request.max_words)
+    others = (word for split in ("valid", "test") for word in _count_words(numbered[split]))
+    vocab = request.vocab or Vocab.covering(counts, others, request.min_count, request.max_words)
     rarest = min((count for word, count in counts.items() if word != EOS), default=1)
     del counts
     ids_checksums = {}

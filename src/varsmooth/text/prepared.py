@@ -34,7 +34,7 @@ class Entry:
 def prepare(
     folder: Path,
     *,
-    min_count: int = 1,
+    min_count: int | None = None,
     max_words: int | None = None,
     max_tokens: int | None = None,
     workers: int | None = None,

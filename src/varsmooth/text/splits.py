@@ -26,7 +26,7 @@ class Corpus:
     """Three splits of one text, ``<eos>`` after every line, and the SHA-256 of each split's source text.
 
     The constructors share their options: the vocabulary is built from train with ``min_count`` and ``max_words``
-    (see ``Vocab.build``) unless ``vocab`` is given; ``max_tokens`` keeps the first whole lines of train that fit
+    (see ``Vocab.covering``) unless ``vocab`` is given; ``max_tokens`` keeps the first whole lines of train that fit
     into it, before the vocabulary is built, and the same share of valid and test.
 
     Ids are int64 tensors in memory. Those of large files are int32 tensors that are mapped from the cache (``text/mapped.py``),
@@ -46,7 +46,7 @@ class Corpus:
         path: Path | str,
         *,
         name: str | None = None,
-        min_count: int = 1,
+        min_count: int | None = None,
         max_words: int | None = None,
         vocab: Vocab | None = None,
         max_tokens: int | None = None,
@@ -75,7 +75,7 @@ class Corpus:
         valid: Path | str,
         test: Path | str,
         name: str = "files",
-        min_count: int = 1,
+        min_count: int | None = None,
         max_words: int | None = None,
         vocab: Vocab | None = None,
         max_tokens: int | None = None,
@@ -96,7 +96,7 @@ class Corpus:
         texts: Mapping[str, str],
         *,
         name: str = "texts",
-        min_count: int = 1,
+        min_count: int | None = None,
         max_words: int | None = None,
         vocab: Vocab | None = None,
         max_tokens: int | None = None,
@@ -112,7 +112,7 @@ class Corpus:
         name: str,
         streams: Mapping[str, Stream],
         lexicon: Lexicon,
-        min_count: int,
+        min_count: int | None,
         max_words: int | None,
         vocab: Vocab | None,
         max_tokens: int | None,
@@ -124,7 +124,8 @@ class Corpus:
                 raise InputError(single_token(stream.source))
         counts = count_words(streams["train"], lexicon)
         if vocab is None:
-            vocab = Vocab.build(counts, min_count, max_words)
+            others = (word for split in ("valid", "test") for word in count_words(streams[split], lexicon))
+            vocab = Vocab.covering(counts, others, min_count, max_words)
         encoder = Encoder(lexicon, vocab, rarest=min((counts[word] for word in counts.keys() - {EOS}), default=1))
         return cls(
             name=name,

@@ -123,8 +123,8 @@ def unknown_word(source: str, line: int, word: str, rarest: int) -> str:
     """Say that a vocabulary without ``<unk>`` lacks a word; ``rarest`` is the smallest count of a training word."""
     return (
         f"{source}, line {line}: the word {word!r} is not in the vocabulary, which has no {UNK}; "
-        f"build the vocabulary with --min-count {rarest + 1} so that rare words become {UNK}, "
-        "or add the word to the training text"
+        f"build the vocabulary with a min_count of {rarest + 1} (--set data.min_count={rarest + 1} when training) so that rare "
+        f"words become {UNK}, or add the word to the training text"
     )
 
 

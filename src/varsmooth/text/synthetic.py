@@ -92,7 +92,7 @@ def synthetic_corpus(
     valid: int = 10_000,
     test: int = 10_000,
     seed: int = 0,
-    min_count: int = 1,
+    min_count: int | None = None,
     max_words: int | None = None,
     vocab: Vocab | None = None,
     max_tokens: int | None = None,
@@ -104,7 +104,7 @@ def synthetic_corpus(
     source = source or MarkovSource()
     sizes = {"train": train, "valid": valid, "test": test}
     texts = {split: source.text(size, 3 * seed + place) for place, (split, size) in enumerate(sizes.items())}
-    if vocab is None and min_count == 1 and max_words is None:
+    if vocab is None and min_count in (None, 1) and max_words is None:
         vocab = source.vocab
     return Corpus.from_texts(
         texts, name="synthetic", min_count=min_count, max_words=max_words, vocab=vocab, max_tokens=max_tokens

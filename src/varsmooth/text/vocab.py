@@ -118,6 +118,19 @@ class Vocab:
             counts[UNK] = counts.get(UNK, 0) + sum(counts.pop(word) for word in dropped)
         return cls(tuple(_most_frequent_first(counts, counts)))
 
+    @classmethod
+    def covering(
+        cls, word_counts: Mapping[str, int], others: Iterable[str], min_count: int | None, max_words: int | None
+    ) -> Vocab:
+        """As ``build``; with ``min_count`` None, words that occur once become ``<unk>`` if there are ``others`` to be read.
+
+        They are as rare as words that do not occur at all, so what follows from them is learnt.
+        """
+        vocab = cls.build(word_counts, 1 if min_count is None else min_count, max_words)
+        if min_count is None and vocab.unk_id is None and any(vocab.index(word) is None for word in others):
+            return cls.build(word_counts, 2, max_words)
+        return vocab
+
     def _text(self) -> bytes:
         text = "".join(f"{word}\n" for word in self.words)
         # A reader takes a leading U+FEFF for a byte-order mark, so a word that starts with one gets a second.
@@ -138,9 +151,9 @@ def _most_frequent_first(words: Iterable[str], counts: Mapping[str, int]) -> lis
     return sorted(sorted(words), key=counts.__getitem__, reverse=True)
 
 
-def check_limits(min_count: int, max_words: int | None) -> None:
+def check_limits(min_count: int | None, max_words: int | None) -> None:
     """Refuse limits that no vocabulary can have."""
-    if min_count < 1:
+    if min_count is not None and min_count < 1:
         raise InputError(f"--min-count must be at least 1, not {min_count}")
     if max_words is not None and max_words < 2:
         raise InputError(f"--max-words must be at least 2 ({EOS} and {UNK}), not {max_words}")
