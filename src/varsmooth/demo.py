@@ -28,7 +28,7 @@ PROMPT = "return the"
 
 def arm_configs(seed: int, steps: int | None = None) -> list[Config]:
     """Return the arms of the demonstration; ``steps`` shortens all of them alike."""
-    changes = [f"train.seed={seed}", *([f"train.steps={steps}"] if steps else [])]
+    changes = [f"train.seed={seed}", *([] if steps is None else [f"train.steps={steps}"])]
     return [override(load_recipe(arm), [*changes, *tuned]) for arm, tuned in ARMS.items()]
 
 

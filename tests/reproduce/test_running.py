@@ -192,7 +192,8 @@ def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkey
         (["wikitext-2", "--experiment", "gamma"], ["--experiment", "data-size"]),
         (["ptb", "--setting", "tuned"], ["chosen.toml", "tuned.512"]),
         (["ptb", "--data-dir", "absent"], ["ptb was not found", "absent"]),
-        (["ptb", "--from-records", "--write-docs"], ["README.md"]),
+        (["ptb", "--from-records"], ["--results results/reproduce: there is no such folder"]),
+        (["ptb", "--from-records", "--results", ".", "--write-docs"], ["README.md"]),
     ],
 )
 def test_bad_flags_get_one_line(run, tmp_path, monkeypatch, arguments, words):
@@ -251,5 +252,14 @@ def test_sessions_at_the_same_time_each_leave_their_line(tmp_path):
     ],
 )
 def test_flags_that_would_be_passed_over_are_refused(run, tmp_path, flags, message):
-    status, _, complaint = run("reproduce", "ptb", *flags, "--results", tmp_path / "results")
+    status, _, complaint = run("reproduce", "ptb", *flags, "--results", tmp_path)
     assert (status, complaint.count("\n"), message in complaint) == (2, 1, True), complaint
+
+
+def test_a_folder_that_cannot_be_used_gets_one_line(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    for flags in (["--results", tmp_path / "absent"], ["--results", tmp_path, "--out", tmp_path / "file"]):
+        status, _, complaint = run("reproduce", "ptb", "--from-records", *flags)
+        assert (status, complaint.count("\n")) == (2, 1), complaint
+    status, _, complaint = run("reproduce", "ptb", "--choose-from", tmp_path / "absent", "--results", tmp_path)
+    assert (status, "absent: there is no such folder" in complaint) == (2, True)

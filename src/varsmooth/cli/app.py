@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import warnings
@@ -11,6 +10,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
+from varsmooth.cli.output import drop_output
 from varsmooth.errors import InputError
 from varsmooth.version import VERSION
 
@@ -37,12 +37,23 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except InputError as error:
         _fail(str(error))
     except BrokenPipeError:
-        # The reader has gone (varsmooth score ... | head): leave quietly, and keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()  # the reader has gone (varsmooth score ... | head): leave quietly
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        # What nobody foresaw: a disk that is full, a folder that cannot be written.
+        _flush_or_drop()
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else f"cannot be read or written: {error}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    _flush_or_drop()
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _flush_or_drop() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_output()
 
 
 def _fail(message: str) -> NoReturn:

@@ -73,10 +73,10 @@ def bench(
             errors.print(line)
         errors.print("varsmooth: the results above are wrong, so nothing was timed")
         return RED
-    if csv is not None:
-        append_csv(csv, findings)
     if not json_:
         _print(findings)
+    if csv is not None:
+        append_csv(csv, findings)
     return 0
 
 

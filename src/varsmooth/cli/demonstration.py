@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from rich.console import Console
-
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.output import lasting_console
 from varsmooth.demo import run_demo
 
 
@@ -32,7 +31,7 @@ def demo(*, out: Path | None = None, seed: int = 1, steps: int | None = None) ->
     steps
         Train each model for so many steps instead (a quick look; the models will not have converged).
     """
-    if not run_demo(out or _free_folder(), seed, Console(), steps):
+    if not run_demo(out or _free_folder(), seed, lasting_console(), steps):
         errors.print("varsmooth: the demonstration was stopped; start it again with another --out, or remove the folder")
         return 130
     return 0

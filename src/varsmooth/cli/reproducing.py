@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.fleets import FAILED, parse_limit, parse_seeds
+from varsmooth.cli.output import lasting_console
 from varsmooth.errors import InputError, check_choice
 from varsmooth.experiment import Reporting
 from varsmooth.files import write_atomically
@@ -139,6 +139,8 @@ def reproduce(
     if choose_from is not None:
         _refuse_together("choose-from", rows=rows, seeds=seeds, dry_run=dry_run, from_records=from_records)
         return _say_chosen(choose(choose_from, plan, setting, results / corpus / FILE), json_)
+    if from_records and not results.is_dir():
+        raise InputError(f"--results {results}: there is no such folder, so there are no records")
     limit = parse_limit(minutes, within)
     chosen, numbers = read_chosen(results / corpus / FILE), parse_seeds(seeds)
     jobs: list[Job] = []
@@ -163,7 +165,7 @@ def reproduce(
         return _say_missing(missing_jobs(jobs, results), len(jobs), json_)
     outcome = FleetOutcome([], None)
     if not from_records:
-        console = errors if json_ else Console()
+        console = errors if json_ else lasting_console()
         if experiment == COST:
             measure_cost(results, cost_plans(resolve_device("auto")), _observe)
         else:

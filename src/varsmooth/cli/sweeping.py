@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.output import lasting_console
 from varsmooth.cli.sweep_folder import opened_board, started_store
 from varsmooth.cli.sweep_processes import run_processes
 from varsmooth.cli.sweep_tables import figure, print_summary, print_table
@@ -92,7 +93,7 @@ def sweep(
     loaded = load_study(study, _settings(data, set_))
     number, on_gpu = number_at_once(loaded, at_once)
     store = started_store(out, storage, loaded, grace)
-    reporting = Reporting(errors if json_ or worker is not None else Console())
+    reporting = Reporting(errors if json_ or worker is not None else lasting_console())
     if worker is not None:
         end = work(loaded, out, store, reporting, number if on_gpu else 1, take_back=take_back, parent=worker)
         return 0 if end.signal is None else 128 + end.signal

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.fleets import parse_limit, parse_trials, report_fleet
+from varsmooth.cli.output import lasting_console
 from varsmooth.config import override
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
@@ -90,7 +91,7 @@ def train(
     json_
         Print the run's record as JSON when it ends, or a fleet's as a list; progress goes to standard error.
     """
-    reporting = Reporting(errors if json_ else Console(), tensorboard)
+    reporting = Reporting(errors if json_ else lasting_console(), tensorboard)
     if data == "":
         raise InputError("--data is empty; give a data set's name or a folder, or leave it out")
     texts = {"data.name": data, "data.data_dir": None if data_dir is None else str(data_dir.absolute())}

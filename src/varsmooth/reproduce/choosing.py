@@ -61,6 +61,8 @@ def note_tuning(path: Path, folder: Path, setting: Setting, seconds: float) -> N
 
 def choices_in(folder: Path, plan: CorpusPlan, setting: Setting) -> dict[Key, Choice]:
     """Return the best trial of each row and size below ``folder``, with all its rivals."""
+    if not folder.is_dir():
+        raise InputError(f"--choose-from {folder}: there is no such folder")
     trials: dict[Key, list[RunSummary]] = {}
     for record in sorted(folder.rglob("record.json")):
         run = load_run(record.parent)

@@ -1,0 +1,48 @@
+"""Standard output that may go away while long work goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, TextIO, cast
+
+from rich.console import Console
+
+
+class Lasting:
+    """A stream whose reader may leave, or whose disk may fill up: what can no longer be written is dropped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._gone = stream, False
+
+    def write(self, text: str) -> int:
+        if not self._gone:
+            try:
+                return self._stream.write(text)
+            except OSError:
+                self._lose()
+        return len(text)
+
+    def flush(self) -> None:
+        if not self._gone:
+            try:
+                self._stream.flush()
+            except OSError:
+                self._lose()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _lose(self) -> None:
+        self._gone = True
+        drop_output()
+
+
+def lasting_console() -> Console:
+    """Return a console for work that must not be lost with a line of its log."""
+    return Console(file=cast(TextIO, Lasting(sys.stdout)))
+
+
+def drop_output() -> None:
+    """Send what standard output still holds nowhere, so that the interpreter does not complain of it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,53 @@
+"""Standard output that goes away: long work goes on, short work says so in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes_for_tests import PATIENCE, started
+
+FULL = Path("/dev/full")
+TRAINING = ["--data", "python", "--recipe", "vanilla/small", "--set", "model.hidden=8", "--set", "data.max_tokens=1500"]
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+
+
+def outcome(*arguments: str, close: bool = False, **options: Any) -> tuple[int, str]:
+    """The status of a command and what it complains of; ``close``: nobody reads its output."""
+    with started(["-m", "varsmooth", *arguments], **options) as process:
+        if close:
+            process.stdout.close()
+            process.stdout = None
+        _, complaint = process.communicate(timeout=PATIENCE)
+        return process.returncode, complaint
+
+
+def train(out: Path) -> list[str]:
+    return ["train", *TRAINING, "--set", "train.steps=12", "--set", "train.eval_every=2", "--out", str(out)]
+
+
+def status_of(out: Path) -> str:
+    return str(json.loads((out / "record.json").read_text())["status"])
+
+
+def test_training_goes_on_when_its_reader_has_gone(tmp_path: Path) -> None:
+    assert outcome(*train(tmp_path / "run"), close=True) == (0, "")
+    assert status_of(tmp_path / "run") == "finished"
+
+
+@needs_full
+def test_training_goes_on_when_the_disk_of_its_log_is_full(tmp_path: Path) -> None:
+    with FULL.open("w") as full:
+        assert outcome(*train(tmp_path / "run"), stdout=full) == (0, "")
+    assert status_of(tmp_path / "run") == "finished"
+
+
+@needs_full
+def test_figures_that_cannot_be_written_are_told_of_in_one_line() -> None:
+    with FULL.open("w") as full:
+        status, complaint = outcome("recipes", stdout=full)
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert "No space left on device" in complaint
