@@ -19,8 +19,8 @@ BEFORE = "## In Python"
 HEADLINE = """## The paper, reproduced
 
 Test perplexity beside the paper's, means over seeds. *Its setting* has the paper's dropout; *tuned*, every row, the plain model
-first, has found its own with the same number of trials. [docs/reproduction.md](docs/reproduction.md) has every row, prediction
-and control, and how to run it again.
+first, has found its own with the same number of trials. A dash: not run yet, or not in the paper.
+[docs/reproduction.md](docs/reproduction.md) has every row, prediction and control, and how to run it again.
 
 <!-- reproduce: headline -->
 <!-- end -->

@@ -97,7 +97,7 @@ def bands_table(records: Records, plan: CorpusPlan, group: str) -> str:
         figures[name] = [_band_perplexity(runs[name], index) for index in range(len(bands))]
         rows.append([label, *map(shown, figures[name])])
     gains = [_relative(*both) for both in zip(figures[BASELINE], figures[best.name], strict=True)]
-    return markdown.table(header, [*rows, ["lower by", *gains]])
+    return markdown.table(header, [*rows, ["change", *gains]])
 
 
 def calibration_table(records: Records, plan: CorpusPlan, group: str) -> str:
@@ -116,7 +116,7 @@ def calibration_table(records: Records, plan: CorpusPlan, group: str) -> str:
 def headline_table(records: Records) -> str:
     """Return test perplexities of the headline rows, eight at most: the paper's, ours in its setting, and ours tuned."""
     plans = list(corpora().values())
-    header = ["model", "size"]
+    header = ["model", "units"]
     for plan in plans:
         header += [f"{plan.title}: paper", "ours, its setting", "ours, tuned"]
     runs = {
@@ -137,14 +137,17 @@ def headline_table(records: Records) -> str:
                 ]
             rows.append(cells)
     known = any(row.name in found for found in runs.values() for row in plans[0].rows if row.headline)
-    gains = [
-        f"{gain} ({plan.title}, {size} units, {'its setting' if setting == 'paper' else 'tuned'})"
-        for plan in plans
-        for size in SIZES
-        for setting in ("paper", "tuned")
-        if (gain := _gain(runs[plan.name, size, setting], best_smoothing(plan, runs[plan.name, size, setting]), tuned=True))
-    ]
-    told = f"Best smoothing row on valid against tied vanilla, on test, each at its tuned temperature: {'; '.join(gains)}."
+    gains = []
+    for (name, size, setting), found in runs.items():
+        plan = next(plan for plan in plans if plan.name == name)
+        best = best_smoothing(plan, found)
+        if best and (gain := _gain(found, best, tuned=True)):
+            where = f"{plan.title}, {size} units, {'its setting' if setting == 'paper' else 'tuned'}"
+            gains.append(f"{where}: {gain} ({best.label})")
+    told = (
+        "The smoothing row that is best on the development set, against the tied vanilla LSTM, test perplexity, each at its "
+        f"tuned temperature: {'; '.join(gains)}."
+    )
     return paragraphs(markdown.table(header, rows), told if gains else "", "" if known else not_run(["all"], 1))
 
 
@@ -171,21 +174,21 @@ def _gains(plan: CorpusPlan, runs: Runs) -> str:
     best = best_smoothing(plan, runs)
     sentences = []
     if gain := _gain(runs, element, tuned=False):
-        sentences.append(f"{gain} ({element.label}, at temperature 1)")
+        sentences.append(f"{element.label}, at temperature 1: {gain}")
     if best and (gain := _gain(runs, best, tuned=True)):
-        sentences.append(f"{gain} ({best.label}, each at its tuned temperature; the best smoothing row on valid)")
-    return f"Against tied vanilla on test: {'; '.join(sentences)}." if sentences else ""
+        sentences.append(f"{best.label}, the best smoothing row on valid, both at their tuned temperatures: {gain}")
+    return f"Against tied vanilla, test perplexity. {'; '.join(sentences)}." if sentences else ""
 
 
 def _gain(runs: Runs, row: Row | None, *, tuned: bool) -> str:
-    """How far a row is below tied vanilla on test, or above, ± the standard error; empty where one has not been run."""
+    """How much better or worse than tied vanilla a row is on test, ± the standard error; empty where one has not been run."""
     plain, smoothed = (perplexity(runs.get(name, []), "test", tuned=tuned) for name in (BASELINE, row.name if row else ""))
     if plain is None or smoothed is None:
         return ""
     difference = smoothed.mean - plain.mean
     errors = [it.deviation**2 / it.seeds for it in (plain, smoothed) if it.deviation is not None]
     error = f" ±{math.sqrt(sum(errors)):.2f}" if len(errors) == 2 else ""
-    return f"{abs(difference):.2f}{error} {_side(difference)}"
+    return f"{abs(difference):.2f}{error} {'better' if difference < 0 else 'worse'}"
 
 
 def _interpolation(corpus: str, size: int, runs: Runs) -> str:
@@ -200,11 +203,7 @@ def _interpolation(corpus: str, size: int, runs: Runs) -> str:
 
 
 def _compared(difference: float) -> str:
-    return f"{abs(difference):.1f} {_side(difference)}"
-
-
-def _side(difference: float) -> str:
-    return "below" if difference < 0 else "above"
+    return f"{abs(difference):.1f} {'below' if difference < 0 else 'above'}"
 
 
 def _present(plan: CorpusPlan, runs: Runs) -> list[Row]:
@@ -233,7 +232,7 @@ def _band_perplexity(runs: Sequence[RunSummary], index: int) -> Spread | None:
 
 
 def _relative(plain: Spread | None, smoothed: Spread | None) -> str:
-    return markdown.NOTHING if plain is None or smoothed is None else f"{1 - smoothed.mean / plain.mean:.1%}"
+    return markdown.NOTHING if plain is None or smoothed is None else f"{smoothed.mean / plain.mean - 1:+.1%}"
 
 
 def _calibration_error(run: RunSummary, tuned: bool) -> float | None:
