@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dropin_for_tests import WIDTH, WORDS, ids, proposal, recurrent
-from varsmooth import InputError, Proposal, smooth
+from varsmooth import Counts, InputError, Proposal, smooth
 
 
 def refused(pattern, model, noise=None, **options):
@@ -28,6 +28,11 @@ def test_no_embedding():
     refused("no embedding found in Linear: it has no nn.Embedding", nn.Linear(3, 4))
     refused("smooth first, quantise afterwards", nn.Sequential(Packed()))
     refused("its input layer is a Packed", AnswersPacked())
+
+
+def test_arguments_that_were_exchanged_or_are_counts():
+    refused("the model must be a torch.nn.Module, got Proposal", proposal(), recurrent())
+    refused(r"such as Proposal.kneser_ney\(counts, 0.2\), got Counts", recurrent(), Counts.from_ids([0, 1, 2], WORDS))
 
 
 def test_several_embeddings():

@@ -40,6 +40,7 @@ def test_six_word_corpus_counted_by_hand():
     assert counts.distinct_after.tolist() == [2, 2, 1, 0, 0, 1]
     assert counts.distinct_before.tolist() == [3, 1, 1, 1, 0, 0]
     assert counts.unigram.dtype == torch.int64
+    assert as_lists(Counts.from_ids(ids.tolist(), 6)) == as_lists(counts), "a list will do"
 
 
 @given(streams)

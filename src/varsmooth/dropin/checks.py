@@ -7,6 +7,16 @@ from torch import nn
 
 from varsmooth.dropin.tables import Smoothed, forward_on_rows, is_plain
 from varsmooth.errors import InputError
+from varsmooth.proposal import Proposal
+
+
+def check_kinds(model: object, proposal: object) -> None:
+    """Refuse arguments of ``smooth`` that are not what they should be, which are easily exchanged."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"smooth(model, proposal): the model must be a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(proposal, Proposal | None):
+        kind = type(proposal).__name__
+        raise InputError(f"smooth(model, proposal): needs a proposal such as Proposal.kneser_ney(counts, 0.2), got {kind}")
 
 
 def check_embedding(module: nn.Embedding, name: str, *, allow_frozen: bool) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from varsmooth.draws import DrawKey
-from varsmooth.dropin.checks import check_embedding, check_head
+from varsmooth.dropin.checks import check_embedding, check_head, check_kinds
 from varsmooth.dropin.clock import Clock, outside_compile, recomputing
 from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, shifts_labels, unwrapped
 from varsmooth.dropin.tables import Settings, Smoothed, SmoothedEmbedding, SmoothedHead, Table
@@ -56,6 +56,7 @@ def smooth(
     ``advance``: the step of the draws follows the optimiser that holds the table, or only ``handle.step()``.
     ``data_parallel``: rank and number of processes that share a batch, if not those of torch.distributed.
     """
+    check_kinds(model, proposal)
     check_choice("output", output, get_args(OutputRule))
     check_choice("predict", predict, get_args(Predict))
     check_choice("advance", advance, get_args(Advance))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -35,12 +35,16 @@ class Counts:
         return self.unigram.numel()
 
     @classmethod
-    def from_ids(cls, ids: Tensor | NDArray[np.integer], vocab_size: int, *, out_of_core: bool | None = None) -> Counts:
+    def from_ids(
+        cls, ids: Tensor | NDArray[np.integer] | Sequence[int], vocab_size: int, *, out_of_core: bool | None = None
+    ) -> Counts:
         """Count one stream of word ids.
 
         ``out_of_core`` says whether distinct bigrams are kept on disk (extra ``data``) instead of in memory; None decides by
         how many there can be. The counts are the same.
         """
+        if not isinstance(ids, Tensor):
+            ids = np.asarray(ids)
         if out_of_core is None:
             out_of_core = chosen_out_of_core(math.prod(ids.shape), vocab_size)
         return cls.from_batches([ids], vocab_size, out_of_core=out_of_core)
