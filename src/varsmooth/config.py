@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from varsmooth.errors import InputError, nearest
 from varsmooth.posterior import Granularity, KLForm, OutputRule, Scope
@@ -32,6 +32,14 @@ class Interval:
         left = "(" if self.open in ("low", "both") else "["
         right = ")" if self.open in ("high", "both") else "]"
         return f"{left}{self.low}, {self.high}{right}"
+
+
+Value = TypeVar("Value")
+
+
+def option(default: Value, explanation: str) -> Value:
+    """A field of a section; ``varsmooth recipes`` and docs/configuration.md show its explanation (``varsmooth.keys``)."""
+    return field(default=default, metadata={"explanation": explanation})
 
 
 Size = Annotated[int, Interval(1, 10**9)]
@@ -58,76 +66,82 @@ Engine = Literal["auto", "graph", "eager"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    name: str = "python"  # a named data set, or a folder with train.txt, valid.txt and test.txt
-    data_dir: str = ""  # where ptb/ and wikitext-2/ lie; empty: $VARSMOOTH_DATA, else the cache
-    min_count: SizeOrNone = 0  # words rarer than this become <unk>; 0: the data set's own default
-    max_words: SizeOrNone = 0  # keep only the most frequent words; 0: no limit
-    max_tokens: SizeOrNone = 0  # cut each split after this many tokens; 0: no limit
+    name: str = option("python", "a named data set, or a folder with train.txt, valid.txt and test.txt")
+    data_dir: str = option("", "where ptb/ and wikitext-2/ lie; empty: $VARSMOOTH_DATA, else the cache")
+    min_count: SizeOrNone = option(0, "words rarer than this become <unk>; 0: the default, 3 for python and 1 elsewhere")
+    max_words: SizeOrNone = option(0, "keep only the most frequent words, <eos> and <unk> among them; 0: no limit")
+    max_tokens: SizeOrNone = option(
+        0, "keep the first whole lines of train with so many tokens, and the same share of valid and test; 0: all"
+    )
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    cell: Cell = "lstm"  # the recurrent cell
-    hidden: Size = 512  # units per layer, and the size of the word vectors
-    layers: Size = 2  # recurrent layers
-    tied: bool = True  # one table serves as input and output table
+    cell: Cell = option("lstm", "the recurrent cell")
+    hidden: Size = option(512, "units per layer, and the size of the word vectors")
+    layers: Size = option(2, "recurrent layers")
+    tied: bool = option(True, "one table serves as input and output table")
 
 
 @dataclass(frozen=True)
 class SmoothingConfig:
-    method: Method = "none"  # no smoothing, data noising (the predecessor), or variational smoothing
-    scheme: Scheme = "kneser-ney"  # what may replace a word, and how often
-    gamma: Probability = 0.2  # strength: the rate, or its factor where the rate depends on counts
-    granularity: Granularity = "word"  # choose a replacement per word, or per word and dimension
-    scope: Scope = "sequence"  # how long an input draw lasts
-    output: OutputRule = "none"  # what is replaced on the output side
-    tie: Tie = "independent"  # whether tied tables share one draw
-    variance: NotNegative = 0.0  # Gaussian variance around every mixture component
-    kl: KLForm = "exact"  # weights of the penalty on the tables; without smoothing all forms are 1
-    predict: Prediction = "mode"  # which table serves at prediction time
+    method: Method = option("none", "no smoothing, data noising (the predecessor), or variational smoothing")
+    scheme: Scheme = option("kneser-ney", "what may replace a word, and how often")
+    gamma: Probability = option(0.2, "strength: the rate, or its factor where the rate depends on counts")
+    granularity: Granularity = option("word", "choose a replacement per word, or per word and dimension")
+    scope: Scope = option("sequence", "how long an input draw lasts: over the sequence, over the batch, or for one position")
+    output: OutputRule = option("none", "replaced on the output side: nothing, the target where the input was, or the table")
+    tie: Tie = option("independent", "whether tied tables share one draw; shared-draw needs output table and scope batch")
+    variance: NotNegative = option(0.0, "Gaussian variance around every mixture component")
+    kl: KLForm = option(
+        "exact", "weights of the penalty on the tables: exact, as printed in the paper, or 1 (so without smoothing)"
+    )
+    predict: Prediction = option(
+        "mode", "predict with the tables as trained, with their means, or with the mean of the input table alone"
+    )
 
 
 @dataclass(frozen=True)
 class DropoutConfig:
-    tables: Rate = 0.5  # dropout of the input and output tables
-    kind: DropoutKind = "table"  # drop elements of the tables, or of what is looked up and of the last hidden states
-    tables_granularity: Granularity = "element"  # drop single elements, or whole words
-    recurrent: Rate = 0.2  # dropout of the recurrent matrices
-    recurrent_kind: RecurrentKind = "rows"  # hidden units' outgoing weights, single weights, or the cell's update
-    recurrent_scope: RecurrentScope = "batch"  # one mask per batch, or one per sequence
-    recurrent_variance: NotNegative = 0.0  # Gaussian variance on the recurrent matrices
+    tables: Rate = option(0.5, "dropout of the input and output tables")
+    kind: DropoutKind = option("table", "drop elements of the tables, or of what is looked up and of the last hidden states")
+    tables_granularity: Granularity = option("element", "drop single elements, or whole words")
+    recurrent: Rate = option(0.2, "dropout of the recurrent matrices")
+    recurrent_kind: RecurrentKind = option("rows", "hidden units' outgoing weights, single weights, or the cell's update")
+    recurrent_scope: RecurrentScope = option("batch", "one mask per batch, or one per sequence")
+    recurrent_variance: NotNegative = option(0.0, "Gaussian variance on the recurrent matrices")
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    steps: Size = 20_000  # training steps
-    batch: Size = 64  # sequences side by side
-    window: Size = 35  # tokens per step and sequence
-    lr: Positive = 0.003  # learning rate at its height
-    l2: NotNegative = 1e-4  # lambda: weight of the penalty on tables and other parameters
-    clip: Positive = 10.0  # largest norm of the gradient, for a loss summed over the window
-    schedule: Schedule = "cosine"  # how the learning rate falls
-    final_lr_fraction: Probability = 0.0  # where the cosine ends, as a fraction of lr
-    plateau_factor: Annotated[float, Interval(0, 1, "both")] = 0.5  # plateau: multiply the rate by this ...
-    plateau_patience: Size = 3  # ... after this many evaluations without gain
-    average: Rate = 0.0  # decay of the moving average of the weights; 0: no averaging
-    eval_every: SizeOrNone = 0  # steps between evaluations; 0: once per epoch
-    save_every: Size = 500  # steps between saved states
-    patience: SizeOrNone = 0  # stop after this many evaluations without gain; 0: never
-    precision: Precision = "fp32"  # arithmetic of the forward and backward pass
-    device: Device = "auto"  # auto: a GPU where there is one
-    engine: Engine = "auto"  # how steps run: kernels in one CUDA graph, or plain torch; auto: a graph on one GPU
-    threads: SizeOrNone = 0  # CPU threads; 0: one for small models, which gain nothing by more, else torch's choice
-    seed: Seed = 1  # of every random choice
+    steps: Size = option(20_000, "training steps")
+    batch: Size = option(64, "sequences side by side")
+    window: Size = option(35, "tokens per step and sequence")
+    lr: Positive = option(0.003, "learning rate at its height")
+    l2: NotNegative = option(1e-4, "lambda: weight of the penalty on tables and other parameters")
+    clip: Positive = option(10.0, "largest norm of the gradient, for a loss summed over the window")
+    schedule: Schedule = option("cosine", "how the learning rate falls")
+    final_lr_fraction: Probability = option(0.0, "cosine: where it ends, as a fraction of lr")
+    plateau_factor: Annotated[float, Interval(0, 1, "both")] = option(0.5, "plateau: multiply the rate by this when it falls")
+    plateau_patience: Size = option(3, "plateau: the rate falls after this many evaluations without gain")
+    average: Rate = option(0.0, "decay of the moving average of the weights; 0: no averaging")
+    eval_every: SizeOrNone = option(0, "steps between evaluations; 0: once per epoch")
+    save_every: Size = option(500, "steps between saved states")
+    patience: SizeOrNone = option(0, "stop after this many evaluations without gain; 0: never")
+    precision: Precision = option("fp32", "arithmetic of the forward and backward pass")
+    device: Device = option("auto", "auto: a GPU where there is one")
+    engine: Engine = option("auto", "how steps run: kernels in one CUDA graph, or plain torch; auto: a graph on one GPU")
+    threads: SizeOrNone = option(0, "CPU threads; 0: one for small models, which gain nothing by more, else torch's choice")
+    seed: Seed = option(1, "of every random choice")
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    batch: Size = 16  # columns the development set is cut into
-    window: Size = 128  # tokens per step
-    burn_in: SizeOrNone = 64  # tokens read before each column, for context
-    final: bool = True  # evaluate valid and test in full as a run ends; a trial of a sweep is judged without that
-    samples: SizeOrNone = 0  # draws to predict with when a smoothed run ends, beside its mode and mean; 0: none
+    batch: Size = option(16, "columns the development set is cut into")
+    window: Size = option(128, "tokens per step")
+    burn_in: SizeOrNone = option(64, "tokens read before each column, for context")
+    final: bool = option(True, "evaluate valid and test in full as a run ends; a trial of a sweep is judged without that")
+    samples: SizeOrNone = option(0, "draws to predict with when a smoothed run ends, beside its mode and mean; 0: none")
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {
@@ -145,7 +159,7 @@ HINTS = {section: get_type_hints(kind, include_extras=True) for section, kind in
 class Config:
     """The whole configuration; making one checks every value, so a Config that exists is a sound one."""
 
-    name: str = ""
+    name: str = option("", "what the run is called in tables; the recipe's own name unless given")
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     smoothing: SmoothingConfig = field(default_factory=SmoothingConfig)
@@ -177,17 +191,19 @@ def config_from_mapping(mapping: Mapping[str, Any], source: str) -> Config:
 
 
 def override(config: Config, settings: Iterable[str]) -> Config:
-    """Apply ``section.key=value`` settings in turn and check the result as a whole."""
+    """Apply ``section.key=value`` settings in turn, each checked on its own, and check the result as a whole."""
     mapping = to_mapping(config)
     for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise InputError(f"--set takes section.key=value, such as train.lr=0.004; got {setting!r}")
-        section, _, key = name.strip().rpartition(".")
-        place = mapping.setdefault(section, {}) if section else mapping
-        if not isinstance(place, dict):
-            raise InputError(f"--set: {_unknown(name.strip())}")
-        place[key] = _scalar(text.strip(), is_text=isinstance(place.get(key), str))
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or not name:
+            raise InputError(f"--set takes section.key=value, such as train.lr=0.004; got {_shown(setting)}")
+        try:
+            hint = _hint(name, text)
+            value = _checked(name, _scalar(text, is_text=hint is str or get_origin(hint) is Literal), hint)
+        except InputError as error:
+            raise InputError(f"--set: {error}") from None
+        section, _, key = name.rpartition(".")
+        (mapping[section] if section else mapping)[key] = value
     return config_from_mapping(mapping, "--set")
 
 
@@ -196,12 +212,17 @@ def to_mapping(config: Config) -> dict[str, Any]:
     return asdict(config)
 
 
-def to_toml(config: Config) -> str:
-    """Return the configuration as TOML text that ``load_config`` reads back as an equal one."""
+def to_toml(config: Config, comments: Mapping[str, str] | None = None) -> str:
+    """Return the configuration as TOML text that ``load_config`` reads back as an equal one.
+
+    ``comments`` has what to say behind each ``section.key``, in one line.
+    """
+    comments = comments or {}
     mapping = to_mapping(config)
-    lines = [f"name = {_literal(mapping.pop('name'))}"]
+    lines = [_line("name", mapping.pop("name"), comments.get("name"))]
     for section, values in mapping.items():
-        lines += ["", f"[{section}]", *(f"{key} = {_literal(value)}" for key, value in values.items())]
+        lines += ["", f"[{section}]"]
+        lines += [_line(key, value, comments.get(f"{section}.{key}")) for key, value in values.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -280,6 +301,22 @@ def _checked_number(name: str, value: Any, kind: type, interval: Interval) -> in
         raise InputError(f"{name} must be in {interval}, got {_shown(value)}") from None
 
 
+def _hint(name: str, text: str) -> Any:
+    """Return the type of the key ``name`` that is to be set to ``text``, or refuse what is no key."""
+    if name == "name":
+        return str
+    if name in SECTIONS:
+        raise InputError(_no_key(name, _scalar(text, is_text=False)))
+    section, _, key = name.rpartition(".")
+    if key not in HINTS.get(section, {}):
+        raise InputError(_unknown(name))
+    return HINTS[section][key]
+
+
+def _no_key(section: str, value: Any) -> str:
+    return f"{section} is a section with keys such as {section}.{next(iter(HINTS[section]))}, got {_shown(value)}"
+
+
 def _section(key: str, value: Any) -> Any:
     """Return what ``Config`` takes for the top-level ``key`` of a file."""
     if key == "name":
@@ -287,7 +324,7 @@ def _section(key: str, value: Any) -> Any:
     if key not in SECTIONS:
         raise InputError(_unknown(key))
     if not isinstance(value, Mapping):
-        raise InputError(f"{key} is a section with keys such as {key}.{next(iter(HINTS[key]))}, got {_shown(value)}")
+        raise InputError(_no_key(key, value))
     for name in value:
         if name not in HINTS[key]:
             raise InputError(_unknown(f"{key}.{name}"))
@@ -299,7 +336,8 @@ def _unknown(name: str) -> str:
     known = ["name", *SECTIONS, *(f"{section}.{key}" for section, keys in HINTS.items() for key in keys)]
     last = name.rpartition(".")[2]
     same = [candidate for candidate in known if candidate.rpartition(".")[2] == last and "." in candidate]
-    return f"unknown key {_shown(name)}" + (f"; did you mean {same[0]!r}?" if same else nearest(name, known))
+    hint = (nearest(name, same) or f"; did you mean {same[0]!r}?") if same else nearest(name, known)
+    return f"unknown key {_shown(name)}{hint}"
 
 
 def _scalar(text: str, *, is_text: bool) -> Any:
@@ -310,6 +348,11 @@ def _scalar(text: str, *, is_text: bool) -> Any:
         return text
     value = parsed["value"]
     return value if len(parsed) == 1 and (isinstance(value, str) or not is_text) else text
+
+
+def _line(key: str, value: str | bool | int | float, comment: str | None) -> str:
+    line = f"{key} = {_literal(value)}"
+    return f"{line:<32}  # {comment}" if comment else line
 
 
 def _literal(value: str | bool | int | float) -> str:
