@@ -40,6 +40,7 @@ LAYERS = [
     "posterior",
     "dropin",
     "config",
+    "keys",
     "recipe",
     "recipes",
     "model",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from varsmooth.config import Config, config_checksum, config_from_mapping, override, parse_toml, to_mapping, to_toml
 from varsmooth.errors import InputError
-from varsmooth.recipe import load_recipe, recipe_names
+from varsmooth.recipe import described_rows, described_settings, load_recipe, recipe_names
 
 SCHEMES = ("blank", "linear-interpolation", "absolute-discounting", "kneser-ney")
 ROWS = {
@@ -41,6 +41,18 @@ def test_recipes_differ_from_one_another_and_carry_their_names() -> None:
     recipes = [load_recipe(name) for name in recipe_names()]
     assert [recipe.name for recipe in recipes] == recipe_names()
     assert len({config_checksum(override(recipe, ["name="])) for recipe in recipes}) == len(recipes)
+
+
+def test_every_row_and_setting_says_what_it_is() -> None:
+    told = described_rows() | described_settings()
+    assert set(told) == ROWS | SETTINGS
+    assert len(set(told.values())) == len(told)
+    assert all(20 < len(about) < 110 and "\n" not in about for about in told.values())
+    for name, about in described_settings().items():
+        config = load_recipe(f"vanilla/{name}")
+        assert f"{config.model.hidden:,} units" in about
+        assert name == "demo" or f"{config.train.steps:,} steps" in about
+        assert name in ("demo", "small") or f"table dropout {config.dropout.tables}, " in about
 
 
 def test_each_recipe_is_a_few_lines() -> None:
@@ -107,6 +119,11 @@ def test_own_recipe_over_a_packaged_one(tmp_path: Path) -> None:
     assert load_recipe(path) == load_recipe(str(path)) == expected
 
 
+def test_own_recipe_may_say_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('about = "mine"\nbase = "vanilla"\n')
+    assert load_recipe(tmp_path / "mine.toml") == override(load_recipe("vanilla"), ["name=mine"])
+
+
 def test_own_recipe_over_another_file_beside_it(tmp_path: Path) -> None:
     (tmp_path / "lower.toml").write_text('name = "lower"\nbase = "vanilla"\n[train]\nlr = 0.1\nsteps = 5\n')
     (tmp_path / "upper.toml").write_text('base = "lower.toml"\n[train]\nlr = 0.2\n')
@@ -144,6 +161,7 @@ def test_unknown_recipes_get_the_nearest_name() -> None:
         ('base = "vanila"', ": base: unknown recipe 'vanila'; did you mean 'vanilla'?"),
         ('base = "absent.toml"', ": base: "),
         ("base = 3", ": base must be a recipe's name"),
+        ("about = 3", ": about must be text"),
         ('base = "vanilla"\n[train]\nlrr = 1', " over vanilla: unknown key 'train.lrr'; did you mean 'train.lr'?"),
         ("train = 1", ": train is a section"),
         ('base = "vanilla"\nsmoothing = 1', " over vanilla: smoothing is a section"),

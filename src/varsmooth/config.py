@@ -105,7 +105,7 @@ class SmoothingConfig:
 class DropoutConfig:
     tables: Rate = option(0.5, "dropout of the input and output tables")
     kind: DropoutKind = option("table", "drop elements of the tables, or of what is looked up and of the last hidden states")
-    tables_granularity: Granularity = option("element", "drop single elements, or whole words")
+    tables_granularity: Granularity = option("element", "drop whole words, or single elements")
     recurrent: Rate = option(0.2, "dropout of the recurrent matrices")
     recurrent_kind: RecurrentKind = option("rows", "hidden units' outgoing weights, single weights, or the cell's update")
     recurrent_scope: RecurrentScope = option("batch", "one mask per batch, or one per sequence")
@@ -129,7 +129,7 @@ class TrainConfig:
     save_every: Size = option(500, "steps between saved states")
     patience: SizeOrNone = option(0, "stop after this many evaluations without gain; 0: never")
     precision: Precision = option("fp32", "arithmetic of the forward and backward pass")
-    device: Device = option("auto", "auto: a GPU where there is one")
+    device: Device = option("auto", "where to train; auto: a GPU where there is one")
     engine: Engine = option("auto", "how steps run: kernels in one CUDA graph, or plain torch; auto: a graph on one GPU")
     threads: SizeOrNone = option(0, "CPU threads; 0: one for small models, which gain nothing by more, else torch's choice")
     seed: Seed = option(1, "of every random choice")
@@ -351,11 +351,12 @@ def _scalar(text: str, *, is_text: bool) -> Any:
 
 
 def _line(key: str, value: str | bool | int | float, comment: str | None) -> str:
-    line = f"{key} = {_literal(value)}"
+    line = f"{key} = {literal(value)}"
     return f"{line:<32}  # {comment}" if comment else line
 
 
-def _literal(value: str | bool | int | float) -> str:
+def literal(value: str | bool | int | float) -> str:
+    """Return a value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

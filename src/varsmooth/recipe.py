@@ -1,6 +1,7 @@
 """Recipes: named configurations, each a few lines of TOML over another one.
 
 A packaged recipe is a ROW of the results table, or ROW/SETTING: the row on a given data set and at a given size.
+Beside configuration keys a recipe may have ``base``, the recipe it changes, and ``about``, what it is in one line.
 """
 
 from __future__ import annotations
@@ -25,12 +26,24 @@ def recipe_names() -> list[str]:
     return rows + [f"{row}/{setting}" for row in rows for setting in _packaged(SETTINGS)]
 
 
+def described_rows() -> dict[str, str]:
+    """Return what each packaged row is."""
+    return {name: str(_read_packaged(ROWS, name)[1]["about"]) for name in _packaged(ROWS)}
+
+
+def described_settings() -> dict[str, str]:
+    """Return what each packaged setting is."""
+    return {name: str(_read_packaged(SETTINGS, name)[1]["about"]) for name in _packaged(SETTINGS)}
+
+
 def load_recipe(name_or_path: str | Path) -> Config:
     """Load a packaged recipe by its name, or a user's own from a path that ends in ``.toml``."""
     recipe = str(name_or_path)
     layers = _layers(recipe, Path(), [])
     merged: dict[str, Any] = {}
-    for _, mapping in layers:
+    for source, mapping in layers:
+        if not isinstance(mapping.pop("about", ""), str):
+            raise InputError(f"{source}: about must be text, in quotes")
         merged = _over(merged, mapping)
     own_name = layers[-1][1].get("name", Path(recipe).stem if _is_file(recipe) else recipe)
     return config_from_mapping({**merged, "name": own_name}, " over ".join(source for source, _ in reversed(layers)))

@@ -1,6 +1,17 @@
 """The command line: importing the verbs registers them."""
 
-from varsmooth.cli import benching, corpora, demonstration, exporting, reporting, reproducing, sweeping, training, using
+from varsmooth.cli import (
+    benching,
+    corpora,
+    demonstration,
+    exporting,
+    recipes,
+    reporting,
+    reproducing,
+    sweeping,
+    training,
+    using,
+)
 from varsmooth.cli.app import app, main
 
 __all__ = [
@@ -10,6 +21,7 @@ __all__ = [
     "demonstration",
     "exporting",
     "main",
+    "recipes",
     "reporting",
     "reproducing",
     "sweeping",

@@ -17,7 +17,7 @@ from varsmooth.config import override
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
-from varsmooth.recipe import load_recipe, recipe_names
+from varsmooth.recipe import load_recipe
 from varsmooth.train.parallel import processes
 
 
@@ -42,7 +42,9 @@ def train(
     """Train a language model, or a fleet of them in one process.
 
     A run goes into a folder of its own, which keeps the best model, the metrics, and the state to continue from. Stop it at
-    any time with Ctrl-C; `--resume` goes on bit for bit.
+    any time with Ctrl-C; `--resume` goes on: bit for bit on a CPU with as many threads, within rounding on a GPU.
+
+    Without --recipe it trains `vanilla` with 512 units for 20,000 steps: hours on a CPU. `vanilla/small` is quick, minutes.
 
     A fleet makes such a folder for every recipe and seed. Its runs end, fail and are saved each on its own. The exit status
     is 0, 1 where a run of a fleet failed, 2 for bad input, and 128 + n after signal n; it is 0, too, where --minutes were up.
@@ -85,7 +87,8 @@ def train(
     within
         With --minutes: begin also what would end within so many minutes, because the fleet will be resumed.
     set_
-        Override a configuration key, as in `train.lr=0.004`; may be given more than once.
+        Override a configuration key, as in `train.lr=0.004`; may be given more than once. `varsmooth recipes NAME` prints every
+        key with its value in that recipe and what it means.
     tensorboard
         Also log to RUN/tensorboard (needs the `log` extra).
     json_
@@ -122,18 +125,6 @@ def train(
     if seed is not None:
         config = override(config, [f"train.seed={seed}"])
     return _report(start_run(config, out, reporting), out, reporting.console, json_)
-
-
-@app.command
-def recipes() -> None:
-    """List the recipes: the rows of the paper's table, each also as ROW/SETTING for a data set and a size.
-
-    For example:
-
-        varsmooth recipes
-    """
-    for name in recipe_names():
-        print(name)
 
 
 def _refuse_fleet_options(seeds: str | None, at_once: int | None, minutes: float | None, within: float | None) -> None:
