@@ -1,7 +1,7 @@
 """From a run of the command line to text with transformers: export, load with the Auto classes, score, generate.
 
 pip install 'varsmooth[hf]'
-varsmooth train --data python --recipe element-kneser-ney --out runs/kn
+varsmooth train --data python --recipe element-kneser-ney/small --out runs/kn
 python examples/run_to_text.py runs/kn "return the" --to kn-model
 """
 
