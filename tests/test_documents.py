@@ -15,6 +15,7 @@ import pytest
 from varsmooth.cli import app
 from varsmooth.config import parse_toml
 from varsmooth.demo import ARMS
+from varsmooth.keys import configuration_page
 from varsmooth.report.runs import load_run
 from varsmooth.report.tables import as_markdown, build_rows
 from varsmooth.sweep import parse_study
@@ -39,6 +40,11 @@ def test_the_python_example_runs(monkeypatch, tmp_path):
 def test_the_table_of_verbs_is_complete():
     listed = set(re.findall(r"^\| `varsmooth (\w+)` \|", README, re.MULTILINE))
     assert listed == {name for name in app if not name.startswith("-")}
+
+
+def test_the_page_of_configuration_keys_is_that_of_the_code():
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == configuration_page(), "write it anew: python -m varsmooth.keys > docs/configuration.md"
 
 
 def test_the_demonstrations_table_is_that_of_its_records():
