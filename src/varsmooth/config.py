@@ -68,7 +68,10 @@ Engine = Literal["auto", "graph", "eager"]
 class DataConfig:
     name: str = option("python", "a named data set, or a folder with train.txt, valid.txt and test.txt")
     data_dir: str = option("", "where ptb/ and wikitext-2/ lie; empty: $VARSMOOTH_DATA, else the cache")
-    min_count: SizeOrNone = option(0, "words rarer than this become <unk>; 0: the default, 3 for python and 1 elsewhere")
+    min_count: SizeOrNone = option(
+        0,
+        "words rarer than this become <unk>; 0: 3 for python, 2 where valid or test have words that train lacks, else 1",
+    )
     max_words: SizeOrNone = option(0, "keep only the most frequent words, <eos> and <unk> among them; 0: no limit")
     max_tokens: SizeOrNone = option(
         0, "keep the first whole lines of train with so many tokens, and the same share of valid and test; 0: all"
