@@ -114,6 +114,13 @@ class LanguageModel:
 
     def score(self, lines: Iterable[str], predict: Predict | None = None) -> Iterator[LineScore]:
         """Yield the score of each line as it comes; every line starts afresh after ``<eos>`` and its end is predicted too."""
+        if isinstance(lines, str):
+            raise InputError(
+                f"score takes a list of lines, and would take each character of {lines[:40]!r} for one: pass [line]"
+            )
+        return self._scores(lines, predict)
+
+    def _scores(self, lines: Iterable[str], predict: Predict | None) -> Iterator[LineScore]:
         tables = self.network.tables(predict or self.predict)
         for line in lines:
             words = line.split()
