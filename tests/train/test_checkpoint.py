@@ -224,6 +224,31 @@ def test_unreadable_later_states_never_push_out_good_ones(folder: RunFolder) -> 
     assert latest(folder)[1] == []
 
 
+def test_a_state_found_damaged_never_pushes_out_the_one_gone_back_to(folder: RunFolder) -> None:
+    for step in (500, 610):
+        save_state(folder, step, tensors(step), {})
+    os.truncate(folder.state_path(610), 100)
+    state, warnings = latest(folder)
+    assert state is not None
+    assert state.step == 500
+    assert warnings[0].endswith("going back to the state before it; this one is removed when the next is saved")
+    assert folder.state_path(610).exists(), "nothing goes before the run has gone on"
+    save_state(folder, 730, tensors(730), {})
+    assert state_names(folder) == ["state-00000730.safetensors", "state-00000500.safetensors"]
+    save_state(folder, 740, tensors(740), {})
+    assert state_names(folder) == ["state-00000740.safetensors", "state-00000730.safetensors"]
+
+
+def test_a_damaged_state_that_is_reached_again_is_replaced(folder: RunFolder) -> None:
+    for step in (500, 610):
+        save_state(folder, step, tensors(step), {})
+    os.truncate(folder.state_path(610), 100)
+    latest(folder)
+    save_state(folder, 610, tensors(610), {})
+    assert state_names(folder) == ["state-00000610.safetensors", "state-00000500.safetensors"]
+    assert latest(folder)[1] == []
+
+
 class FullDisk:
     """A disk that takes ``room`` more bytes, at the lowest layer that ``write_atomically`` and the metrics use."""
 

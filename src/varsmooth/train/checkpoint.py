@@ -58,30 +58,39 @@ def write_state(folder: RunFolder, step: int, snapshot: Snapshot) -> None:
     path = folder.state_path(step)
     folder.write(path, snapshot.sealed())
     folder.write(folder.latest_path, f"{path.name}\n".encode())
-    older = [other for other in folder.state_paths() if state_step(other) < step]
-    # A later state belongs to a future that was given up as unreadable; counting it would push out a good one.
-    later = [other for other in folder.state_paths() if state_step(other) > step]
-    for stale in older[STATES_KEPT - 1 :] + later:
-        stale.unlink()
+    # A later state belongs to a future that was given up as unreadable; like what was found unreadable on the way back to an
+    # older one, it is no backup, and counting it would push out a good one.
+    given_up = {other for other in folder.state_paths() if state_step(other) > step} | (folder.unreadable - {path})
+    older = [other for other in folder.state_paths() if state_step(other) < step and other not in given_up]
+    for stale in [*older[STATES_KEPT - 1 :], *given_up]:
+        if not stale.is_dir():  # nothing of ours
+            stale.unlink(missing_ok=True)
+    folder.unreadable.clear()
 
 
 def load_latest_state(folder: RunFolder, warn: Callable[[str], None]) -> State | None:
-    """Return the newest state that is sound, naming each unusable one through ``warn``; None when none was ever saved."""
+    """Return the newest state that is sound, naming each unusable one through ``warn``; None when none was ever saved.
+
+    What cannot be read is noted in the folder, and goes with the next state that is written.
+    """
     paths = folder.state_paths()
     expected = _expected_latest(folder)
-    problems = []
+    missing, damaged = [], []
     if expected is not None and (not paths or state_step(expected) > state_step(paths[0])):
-        problems.append(f"{expected} is missing")
+        missing.append(f"{expected} is missing")
     for path in paths:
         try:
             state = _load_state(path)
         except InputError as error:
-            problems.append(str(error))
+            damaged.append(str(error))
+            folder.unreadable.add(path)
             continue
-        for problem in problems:
+        for problem in missing:
             warn(f"{problem}; going back to the state before it")
+        for problem in damaged:
+            warn(f"{problem}; going back to the state before it; this one is removed when the next is saved")
         return state
-    if problems:
+    if problems := missing + damaged:
         raise InputError(f"no state in {folder.path} can be used: {'; '.join(problems)}; start anew with another --out")
     return None
 

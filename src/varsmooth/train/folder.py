@@ -50,6 +50,8 @@ class RunFolder:
         self.record_path = self.path / "record.json"
         self.model_path = self.path / "model.safetensors"
         self.latest_path = self.path / ".latest"
+        self.unreadable: set[Path] = set()
+        """states found damaged by this process"""
         self._lock: int | None = None
 
     @classmethod
