@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,18 @@ def test_train_ends_with_its_figures_and_where_they_are(run: Run, text: Path, tm
     assert f"run: {out}" in shown
     names = {path.name for path in out.iterdir()}
     assert {"config.toml", "metrics.jsonl", "record.json", "vocab.txt", "model.safetensors"} <= names
+
+
+@pytest.mark.parametrize("verb", ["eval", "score", "generate", "export"])
+def test_a_run_without_a_model_yet_is_named(run: Run, trained: Path, tmp_path: Path, verb: str) -> None:
+    if verb == "export":
+        pytest.importorskip("transformers")
+    for name in ("config.toml", "vocab.txt"):
+        shutil.copy(trained / name, tmp_path / name)
+    more = {"generate": ["--prompt", "the"], "export": ["--to", "hf", tmp_path / "model"]}.get(verb, [])
+    refused(
+        run(verb, tmp_path, *more), f"{tmp_path} has no model yet", f"continue it with 'varsmooth train --resume {tmp_path}'"
+    )
 
 
 def test_data_and_seed_reach_the_record(run: Run, text: Path, tmp_path: Path) -> None:

@@ -116,6 +116,11 @@ def test_lines_are_scored_alone_and_as_they_come(model):
     assert list(itertools.islice(model.score(itertools.cycle(LINES)), 7)) == [*alone, *alone[:2]]
 
 
+def test_one_text_is_not_taken_for_lines(model):
+    with pytest.raises(InputError, match=r"score takes a list of lines, .* 'the cat sat' for one: pass \[line\]"):
+        model.score("the cat sat")
+
+
 def test_unknown_words_are_counted_and_scored_as_unk(model):
     known, unknown, both = model.score(["the cat", "the zebra", "<unk> zebra"])
     assert (known.unknown, unknown.unknown, both.unknown) == (0, 1, 2)
@@ -273,6 +278,20 @@ def test_missing_files_are_named(copy, tmp_path):
     (copy / "vocab.txt").unlink()
     assert "vocab.txt" in refusal(copy)
     assert "is not a run folder" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_run_that_was_never_evaluated_is_to_be_continued(copy, recorded):
+    folder = RunFolder(copy)
+    for path in (folder.model_path, folder.metrics_path):
+        path.unlink()
+    if recorded:
+        folder.write_record({**folder.read_record(), "status": "running", "best": {"step": 0, "valid_perplexity": None}})
+    else:
+        folder.record_path.unlink()
+    assert refusal(copy) == (
+        f"{copy} has no model yet: it was not evaluated before it ended; continue it with 'varsmooth train --resume {copy}'"
+    )
 
 
 def test_another_vocabulary_is_refused(copy):

@@ -22,6 +22,7 @@ from varsmooth.hf.modeling import VarsmoothForCausalLM
 from varsmooth.hf.tokenizer import tokenizer_of
 from varsmooth.model import Predict
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.model_file import refuse_without_model
 
 
 def quiet() -> None:
@@ -55,6 +56,7 @@ def export(
     the run found best on the development set. If anything goes wrong, ``folder`` stays as it was.
     """
     source, target = RunFolder.open(run), Path(folder)
+    refuse_without_model(source)
     record = source.read_record()
     _check_finished(source.path, record)
     _check_target(target, force)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from varsmooth.config import Config, config_checksum, load_config
+from varsmooth.errors import InputError
 from varsmooth.model import RecurrentLanguageModel
 from varsmooth.proposal import Proposal
 from varsmooth.text.vocab import Vocab
@@ -22,6 +23,7 @@ def save_network(writer: Writer, network: RecurrentLanguageModel, config: Config
 
 def load_network(folder: RunFolder) -> tuple[RecurrentLanguageModel, Config, Vocab]:
     """Read the best network of a run; its shapes, vocabulary and configuration are checked."""
+    refuse_without_model(folder)
     config, vocab = load_config(folder.config_path), Vocab.load(folder.vocab_path)
     tensors, _ = load_model(folder.model_path, _identity(config, vocab))
     proposal = None
@@ -32,6 +34,18 @@ def load_network(folder: RunFolder) -> tuple[RecurrentLanguageModel, Config, Voc
     check_tensors(folder.model_path, tensors, _tensors(network))
     network.load_state_dict({name.removeprefix("weight."): t for name, t in tensors.items() if name.startswith("weight.")})
     return network.eval(), config, vocab
+
+
+def refuse_without_model(folder: RunFolder) -> None:
+    """Refuse a run that ended before its first evaluation; one that has lost its model is another matter."""
+    if folder.model_path.exists():
+        return
+    record = folder.read_record() if folder.record_path.exists() else {}
+    if not (record.get("best") or {}).get("step"):
+        raise InputError(
+            f"{folder.path} has no model yet: it was not evaluated before it ended; "
+            f"continue it with 'varsmooth train --resume {folder.path}'"
+        )
 
 
 def _tensors(network: RecurrentLanguageModel) -> dict[str, Tensor]:
