@@ -41,6 +41,7 @@ def fitted(
     perplexities: list[float],
     interruptions: Interruptions | None = None,
     after_step: Callable[[Trainer], None] | None = None,
+    ending: Callable[[RunFolder], None] | None = None,
 ) -> tuple[Trainer, Outcome, list[int], RunFolder]:
     """Train with made-up development perplexities; also return the steps at which a best model was saved."""
     trainer, left, saved = tiny_trainer(config), list(perplexities), []
@@ -51,6 +52,7 @@ def fitted(
             writer,
             validate=lambda: given(left.pop(0)),
             save_best=lambda: saved.append(trainer.progress.step),
+            ending=lambda: ending and ending(folder),
             interruptions=interruptions or Interruptions(),
             display=Silent(),
         )
@@ -71,6 +73,16 @@ def test_early_stopping(tmp_path):
     assert [line["step"] for line in folder.read_metrics()] == [3, 6, 9, 12, 15, 18]
     assert [line["best_perplexity"] for line in folder.read_metrics()] == [9, 8, 8, 7, 7, 7]
     assert [path.name for path in folder.state_paths()] == ["state-00000018.safetensors"]
+
+
+@pytest.mark.parametrize(("patience", "last"), [(0, 6), (1, 4)], ids=["steps", "patience"])
+def test_the_end_is_told_before_its_state_is_saved(tmp_path, patience, last):
+    config = tiny_config("vanilla", "train.steps=6", "train.eval_every=2", "train.save_every=2", f"train.patience={patience}")
+    seen: list[list[str]] = []
+    *_, folder = fitted(config, tmp_path, [5, 6, 7], ending=lambda folder: seen.append([p.name for p in folder.state_paths()]))
+    newest = f"state-{last:08d}.safetensors"
+    assert (len(seen), newest in seen[0]) == (1, False)
+    assert folder.state_paths()[0].name == newest
 
 
 def test_without_patience_all_steps_are_taken_and_the_last_is_evaluated(tmp_path):

@@ -12,13 +12,19 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from rich.console import Console
 
 from networks_for_tests import TINY
 from processes_for_tests import PATIENCE, command, completed, wait_until
 from varsmooth.cli import main
+from varsmooth.experiment import Session, advance, continued_run
+from varsmooth.experiment import run as run_module
+from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder, state_step
+from varsmooth.train.trainer import Trainer
 
 STEPS = 150
 SETTINGS = (
@@ -174,6 +180,18 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "[copy]"))
 
 
+@pytest.fixture
+def unfinished(copy: Path) -> Path:
+    """A run that was killed while it was being evaluated at its end."""
+    make_unfinished(copy)
+    return copy
+
+
+def make_unfinished(run: Path) -> None:
+    folder = RunFolder(run)
+    folder.write_record({**folder.read_record(), "status": "running", "results": []})
+
+
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
@@ -183,38 +201,118 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [flip, lambda path: os.truncate(path, 1000), Path.unlink], ids=["bit-flipped", "truncated", "missing"]
 )
-def test_a_damaged_state_is_named_and_the_one_before_it_used(whole, copy, capsys, damage):
-    newest, before = RunFolder(copy).state_paths()
+def test_a_damaged_state_is_named_and_the_one_before_it_used(whole, unfinished, capsys, damage):
+    newest, before = RunFolder(unfinished).state_paths()
     damage(newest)
     state = before.read_bytes()
-    assert in_this_process(resume_arguments(copy)) == 0
+    assert in_this_process(resume_arguments(unfinished)) == 0
     assert f"warning: {newest} is " in capsys.readouterr().out
-    assert_same_outcome(copy, whole)
+    assert_same_outcome(unfinished, whole)
     assert before.read_bytes() == state
 
 
-def test_without_a_sound_state_nothing_is_touched(copy, capsys):
-    for path in RunFolder(copy).state_paths():
+def test_without_a_sound_state_nothing_is_touched(unfinished, capsys):
+    for path in RunFolder(unfinished).state_paths():
         flip(path)
-    before = contents(copy)
-    assert in_this_process(resume_arguments(copy)) == 2
+    before = contents(unfinished)
+    assert in_this_process(resume_arguments(unfinished)) == 2
     assert "no state in" in capsys.readouterr().err
+    assert contents(unfinished) == before
+
+
+def test_a_finished_run_is_left_as_it_is_and_its_figures_are_shown(copy, capsys):
+    flip(copy / "model.safetensors")  # to evaluate it again would fail, and lose them
+    before = contents(copy)
+    assert in_this_process(resume_arguments(copy)) == 0
+    shown, *figures = capsys.readouterr().out.splitlines()
+    assert shown == f"{copy} has finished: nothing was trained or written; its figures:"
+    tests = [found["perplexity"] for found in json.loads(before["record.json"])["results"] if found["split"] == "test"]
+    assert [line.split()[2] for line in figures if line.startswith("test perplexity")] == [f"{each:.2f}" for each in tests]
+    assert contents(copy) == before
+    assert in_this_process([*resume_arguments(copy), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(before["record.json"])
     assert contents(copy) == before
 
 
-def test_a_finished_run_can_be_resumed_and_stays_as_it_is(whole, copy):
-    assert in_this_process(resume_arguments(copy)) == 0
-    assert_same_outcome(copy, whole)
+def test_a_finished_run_whose_configuration_was_changed_is_not_called_finished(copy, capsys):
+    replace_text(copy / "config.toml", f"steps = {STEPS}", f"steps = {STEPS + 1}")
+    before = contents(copy)
+    assert in_this_process(resume_arguments(copy)) == 2
+    assert "config.toml has changed" in capsys.readouterr().err
+    assert contents(copy) == before
+
+
+def test_a_run_that_finished_meanwhile_is_left_as_it_is(copy):
+    before = contents(copy)
+    with Screen(Console(quiet=True)) as screen:
+        steps = continued_run(copy, Session(screen))
+        assert advance(steps) is None
+        assert advance(steps) == json.loads(before["record.json"])
+    assert contents(copy) == before
+
+
+class Killed(BaseException):
+    """Ends a run where it is raised; like a kill, it leaves no time for a word in the record."""
+
+
+def test_a_run_killed_in_its_final_evaluation_keeps_its_pace(whole, tmp_path, monkeypatch):
+    run, killed = tmp_path / "run", Mock(side_effect=Killed)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "final_results", killed)
+        with pytest.raises(Killed):
+            main(start_arguments(run))
+    left = RunFolder(run).read_record()
+    assert (left["status"], left["steps"], left["trained"]["steps"]) == ("running", STEPS, STEPS)
+    assert in_this_process(resume_arguments(run)) == 0
+    assert_same_outcome(run, whole)
+    record = RunFolder(run).read_record()
+    for key in ("trained", "ms_per_step", "tokens_per_second"):
+        assert record[key] == left[key], key
+    assert record["seconds"] > left["seconds"] >= left["trained"]["seconds"] > 0
+
+
+def test_the_pace_is_that_of_all_sessions(whole, tmp_path, monkeypatch):
+    run, step = tmp_path / "run", Trainer.step
+
+    def signalled(self: Trainer) -> Any:
+        if self.progress.step in (40, 90):
+            signal.raise_signal(signal.SIGTERM)
+        return step(self)
+
+    records = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", signalled)
+        for arguments in (start_arguments(run), resume_arguments(run), resume_arguments(run)):
+            in_this_process(arguments)
+            records.append(RunFolder(run).read_record())
+    assert [record["trained"]["steps"] for record in records] == [41, 91, STEPS]
+    seconds = [record["trained"]["seconds"] for record in records]
+    assert 0 < seconds[0] < seconds[1] < seconds[2] <= records[2]["seconds"]
+    for record in records:
+        steps, spent = record["trained"]["steps"], record["trained"]["seconds"]
+        assert record["ms_per_step"] == pytest.approx(1000 * spent / steps)
+        assert record["tokens_per_second"] == pytest.approx(steps * 4 * 5 / spent)
+    assert_same_outcome(run, whole)
+
+
+def test_a_record_of_an_earlier_version_keeps_its_pace(whole, unfinished):
+    folder = RunFolder(unfinished)
+    record = {key: value for key, value in folder.read_record().items() if key != "trained"}
+    folder.write_record({**record, "ms_per_step": 7.0})
+    assert in_this_process(resume_arguments(unfinished)) == 0
+    assert folder.read_record()["ms_per_step"] == pytest.approx(7.0)
+    assert_same_outcome(unfinished, whole)
 
 
 @pytest.fixture
 def own_text(tmp_path: Path) -> Path:
-    """A finished run on a text that a user can change."""
+    """A run to go on with, on a text that a user can change."""
     (tmp_path / "text").mkdir()
     for split in ("train", "valid", "test"):
         (tmp_path / "text" / f"{split}.txt").write_text("this is the text\n" * {"train": 60}.get(split, 20))
     run = tmp_path / "run"
     assert in_this_process(start_arguments(run, f"data.name={tmp_path / 'text'}", "train.steps=8")) == 0
+    make_unfinished(run)
     return run
 
 

@@ -74,7 +74,8 @@ def train(
     out
         The folder to make for the run; for a fleet the folder of its runs, which are called RECIPE-seedN or as the file says.
     resume
-        Continue this run, or every run of this fleet that has not finished, instead of starting one.
+        Continue this run, or every run of this fleet that has not finished, instead of starting one. A run that has finished
+        stays as it is.
     seed
         The same as `--set train.seed=...`.
     seeds

@@ -48,6 +48,12 @@ def auto_config(config: Config, vocab: Vocab) -> dict[str, Any]:
     }
 
 
+def finished_record(folder: RunFolder, config: Config) -> dict[str, Any] | None:
+    """Return the record of a run that has finished with this configuration: there is nothing to go on with."""
+    record = folder.read_record() if folder.record_path.exists() else {}
+    return record if record.get("status") == "finished" and record.get("config") == to_mapping(config) else None
+
+
 def refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
     """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
     data, mapping, vocab = record.get("data", {}), to_mapping(config), corpus.vocab.checksum

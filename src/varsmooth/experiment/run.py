@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -20,9 +20,10 @@ from varsmooth.config import Config, load_config, to_toml
 from varsmooth.errors import InputError
 from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
 from varsmooth.experiment.failures import NO_MEMORY, Record, failure
-from varsmooth.experiment.opening import auto_config, opening_record, refuse_changes
+from varsmooth.experiment.opening import auto_config, finished_record, opening_record, refuse_changes
 from varsmooth.experiment.results import development_set, final_results
 from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for, opened_session
+from varsmooth.experiment.spent import Spent
 from varsmooth.experiment.together import (
     folder_to_continue,
     folder_to_create,
@@ -33,11 +34,12 @@ from varsmooth.experiment.together import (
 from varsmooth.text import Corpus, Vocab
 from varsmooth.train.build import build_network, build_proposal, resolve_device
 from varsmooth.train.checkpoint import load_latest_state
-from varsmooth.train.display import RunDisplay
+from varsmooth.train.display import RunDisplay, say
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import Lane, settled
 from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
+from varsmooth.train.parallel import is_first
 from varsmooth.train.trainer import NotFiniteError, Trainer
 
 Steps: TypeAlias = Generator[None, None, Record]
@@ -51,8 +53,16 @@ def start_run(config: Config, out: Path, reporting: Reporting) -> Record:
 
 
 def resume_run(run: Path, reporting: Reporting) -> Record:
-    """Go on with a run where its last state left it, bit for bit on the CPU, and return its record."""
-    config = load_config(RunFolder.open(run).config_path)
+    """Go on with a run where its last state left it, bit for bit on the CPU, and return its record.
+
+    One that has finished stays as it is: to evaluate it again could only lose its figures.
+    """
+    folder = RunFolder.open(run)
+    config = load_config(folder.config_path)
+    if (kept := finished_record(folder, config)) is not None:
+        if is_first():
+            say(reporting.console, f"{run} has finished: nothing was trained or written; its figures:")
+        return kept
     with opened_session(reporting, resolve_device(config.train.device)) as session:
         return _exhausted(continued_run(run, session), lane_for(config), session.interruptions)
 
@@ -73,10 +83,13 @@ def new_run(config: Config, out: Path, session: Session) -> Steps:
 
 
 def continued_run(run: Path, session: Session) -> Steps:
-    """A run that goes on where its last state left it."""
+    """A run that goes on where its last state left it; one that has finished gives way once and returns its record."""
     ranks = session.ranks
     with folder_to_continue(run, ranks) as folder:
         config = load_config(folder.config_path)
+        if (kept := finished_record(folder, config)) is not None:
+            yield
+            return kept
         vocab = Vocab.load(folder.vocab_path) if folder.vocab_path.exists() else None
         with ranks.first_here_goes_first():
             corpus = session.corpora.of(config, vocab)
@@ -90,8 +103,7 @@ def continued_run(run: Path, session: Session) -> Steps:
             trainer.restore(state.tensors, state.meta)
         refuse_differences(ranks, config, corpus, trainer)
         folder.truncate_metrics(trainer.progress.step)
-        seconds = record.get("seconds") or 0.0
-        return (yield from _Run(folder, config, corpus, trainer, session, seconds).train())
+        return (yield from _Run(folder, config, corpus, trainer, session, Spent.of_record(record)).train())
 
 
 def advance(steps: Steps) -> Record | None:
@@ -128,12 +140,13 @@ class _Run:
     corpus: Corpus
     trainer: Trainer
     session: Session
-    seconds: float = 0.0
-    """spent before this process"""
+    before: Spent = field(default_factory=Spent)
+    """by the sessions before this one"""
 
     def __post_init__(self) -> None:
         self.began, self.first_step = time.perf_counter(), self.trainer.progress.step
         self.training_seconds: float | None = None
+        self.opening = opening_record(self.config, self.corpus, self.trainer)
 
     def train(self) -> Steps:
         """Train to the end, or to a signal, and return the record."""
@@ -170,6 +183,7 @@ class _Run:
                     writer,
                     validate=partial(validated, trainer, validate),
                     save_best=lambda: save_network(writer, trainer.network, config, self.corpus.vocab, trainer.progress.step),
+                    ending=lambda: self._record("running"),
                     interruptions=self.session.interruptions,
                     display=display,
                 )
@@ -218,16 +232,14 @@ class _Run:
     def _record(self, status: str, **outcome: Any) -> dict[str, Any]:
         """Write the record as it stands, and return it as it was written."""
         progress, settings = self.trainer.progress, self.config.train
-        spent = time.perf_counter() - self.began
-        steps, training = progress.step - self.first_step, self.training_seconds or spent
+        seconds = time.perf_counter() - self.began
+        spent = self.before.plus(seconds, progress.step - self.first_step, self.training_seconds or seconds)
         self.folder.write_record(
             {
-                **opening_record(self.config, self.corpus, self.trainer),
+                **self.opening,
                 "status": status,
                 "steps": progress.step,
-                "seconds": self.seconds + spent,
-                "tokens_per_second": steps * settings.batch * settings.window / training,
-                "ms_per_step": 1000 * training / steps if steps else None,
+                **spent.figures(settings.batch * settings.window),
                 "best": {"step": progress.best_step, "valid_perplexity": progress.best_perplexity},
                 **outcome,
             }

@@ -45,7 +45,7 @@ class Screen:
             self.bars.advance(self.total, steps)
 
     def say(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        say(self.console, line)
 
 
 class RunDisplay:
@@ -104,6 +104,11 @@ class RunDisplay:
 
     def _tokens_per_second(self, step: int) -> float:
         return (step - self.start) * self.tokens_per_step / max(time.perf_counter() - self.began, 1e-9)
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is, paths in brackets included."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _bars(console: Console) -> Progress:

@@ -85,18 +85,20 @@ def fit(
     *,
     validate: Callable[[], Generator[None, None, float]],
     save_best: Callable[[], None],
+    ending: Callable[[], object],
     interruptions: Interruptions,
     display: Display,
 ) -> Generator[None, None, Outcome]:
     """Train until the steps, the patience or a signal ends it, giving way after each step and wherever it would wait for a GPU.
 
-    A state is saved at intervals, unless the one before it still waits for the disk, and at the end.
+    A state is saved at intervals, unless the one before it still waits for the disk, and at the end. Before that last one comes
+    ``ending``: a run that is killed after it has no step left, when it is resumed, to measure its pace by.
     """
     settings, progress = trainer.settings, trainer.progress
     every = settings.eval_every or trainer.steps_per_epoch
     outcome = Outcome("steps")
     while progress.step < settings.steps:
-        if settings.patience and progress.since_best >= settings.patience:
+        if _out_of_patience(trainer):
             outcome = Outcome("patience")
             break
         trainer.step()
@@ -107,8 +109,11 @@ def fit(
         if interruptions.received is not None:
             outcome = Outcome("signal", interruptions.received)
             break
-        if progress.step % settings.save_every == 0 and progress.step < settings.steps and not writer.behind:
+        last = progress.step == settings.steps or _out_of_patience(trainer)
+        if progress.step % settings.save_every == 0 and not last and not writer.behind:
             yield from _save(trainer, writer)
+    yield from settled(trainer.device)
+    ending()
     yield from _save(trainer, writer)
     writer.flush()
     return outcome
@@ -139,6 +144,10 @@ def _evaluate(
     }
     folder.append_metrics(metrics)
     return metrics
+
+
+def _out_of_patience(trainer: Trainer) -> bool:
+    return 0 < trainer.settings.patience <= trainer.progress.since_best
 
 
 def _save(trainer: Trainer, writer: Writer) -> Iterator[None]:
