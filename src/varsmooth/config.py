@@ -70,7 +70,7 @@ class DataConfig:
     data_dir: str = option("", "where ptb/ and wikitext-2/ lie; empty: $VARSMOOTH_DATA, else the cache")
     min_count: SizeOrNone = option(
         0,
-        "words rarer than this become <unk>; 0: 3 for python, 2 where valid or test have words that train lacks, else 1",
+        "words rarer than this become <unk>; 0: 3 for python, 2 where valid or test have other words, else 1",
     )
     max_words: SizeOrNone = option(0, "keep only the most frequent words, <eos> and <unk> among them; 0: no limit")
     max_tokens: SizeOrNone = option(

@@ -137,7 +137,7 @@ def test_bad_places_get_one_line(run: Run, folder: Path, tmp_path: Path) -> None
     refused(run("stats", tmp_path / "nowhere"), f"there is no folder {tmp_path / 'nowhere'}")
     refused(run("stats", folder / "train.txt"), "train.txt is a file")
     refused(run("stats", "pyhton"), "pyhton", "did you mean 'python'?")
-    refused(run("train", "--data", "pyhton", "--out", tmp_path / "run"), "called 'pyhton'; did you mean 'python'?")
+    refused(run("train", "--data", "pyhton", "--out", tmp_path / "run"), "pyhton; did you mean 'python'?")
     refused(run("train", "--data", "", "--out", tmp_path / "run"), "--data is empty")
     assert not (tmp_path / "run").exists()
     refused(run("stats"), "--data")

@@ -15,7 +15,6 @@ from varsmooth.experiment.together import SharedInterruptions
 from varsmooth.text import Corpus, Vocab, open_corpus
 from varsmooth.text.counts import Counts
 from varsmooth.text.named import DESCRIPTIONS
-from varsmooth.text.reading import exists
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.lane import Lane
@@ -116,9 +115,7 @@ def lane_for(config: Config, *, shares: bool = False) -> Lane:
 def from_anywhere(config: Config) -> Config:
     """Make the paths absolute, so that a run can be resumed from another folder than it was started in."""
     data = config.data
-    # What is not there stays as it was written, so that the complaint is about that.
-    named = data.name in DESCRIPTIONS or not exists(Path(data.name))
-    name = data.name if named else str(Path(data.name).absolute())
+    name = data.name if data.name in DESCRIPTIONS else str(Path(data.name).absolute())
     return replace(config, data=replace(data, name=name, data_dir=data.data_dir and str(Path(data.data_dir).absolute())))
 
 

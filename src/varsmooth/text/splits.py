@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from varsmooth.errors import InputError
+from varsmooth.errors import InputError, nearest
 from varsmooth.text.encoding import Request
 from varsmooth.text.mapped import open_mapped
+from varsmooth.text.named import DESCRIPTIONS
 from varsmooth.text.reading import exists, size_of
 from varsmooth.text.streams import Encoder, Lexicon, Stream, count_words, shorten, single_token
 from varsmooth.text.vocab import EOS, Vocab
@@ -140,7 +141,7 @@ class Corpus:
 def check_folder(folder: Path) -> None:
     """Refuse a folder that lacks one of the three files."""
     if not exists(folder):
-        raise InputError(f"there is no folder {folder}")
+        raise InputError(f"there is no folder {folder}{nearest(folder.name, DESCRIPTIONS)}")
     if not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder that holds {', '.join(FILES)}")
     missing = [file for file in FILES if not exists(folder / file)]
