@@ -1,0 +1,42 @@
+"""Everything a run can be told, read from and written to TOML."""
+
+from varsmooth.config.checks import Interval
+from varsmooth.config.reading import config_from_mapping, load_config, override, parse_toml, read_toml
+from varsmooth.config.sections import (
+    HINTS,
+    SECTIONS,
+    Config,
+    DataConfig,
+    DropoutConfig,
+    Engine,
+    EvaluateConfig,
+    ModelConfig,
+    Precision,
+    SmoothingConfig,
+    TrainConfig,
+)
+from varsmooth.config.writing import config_checksum, literal, to_mapping, to_toml
+
+__all__ = [
+    "HINTS",
+    "SECTIONS",
+    "Config",
+    "DataConfig",
+    "DropoutConfig",
+    "Engine",
+    "EvaluateConfig",
+    "Interval",
+    "ModelConfig",
+    "Precision",
+    "SmoothingConfig",
+    "TrainConfig",
+    "config_checksum",
+    "config_from_mapping",
+    "literal",
+    "load_config",
+    "override",
+    "parse_toml",
+    "read_toml",
+    "to_mapping",
+    "to_toml",
+]

@@ -1,0 +1,112 @@
+"""Configurations from TOML files, from nested mappings, and with single values put in place of others."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_origin
+
+from varsmooth.config.checks import checked, shown
+from varsmooth.config.sections import HINTS, SECTIONS, Config
+from varsmooth.config.writing import to_mapping
+from varsmooth.errors import InputError, nearest
+
+
+def load_config(path: Path | str) -> Config:
+    """Read a configuration file, such as a run's ``config.toml``."""
+    return config_from_mapping(read_toml(Path(path)), str(path))
+
+
+def config_from_mapping(mapping: Mapping[str, Any], source: str) -> Config:
+    """Build a configuration from nested mappings; what they leave out keeps its default. ``source`` opens every message."""
+    try:
+        sections = {key: _section(key, value) for key, value in mapping.items()}
+        return Config(**sections)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+
+
+def override(config: Config, settings: Iterable[str]) -> Config:
+    """Apply ``section.key=value`` settings in turn, each checked on its own, and check the result as a whole."""
+    mapping = to_mapping(config)
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or not name:
+            raise InputError(f"--set takes section.key=value, such as train.lr=0.004; got {shown(setting)}")
+        try:
+            hint = _hint(name, text)
+            value = checked(name, _scalar(text, is_text=hint is str or get_origin(hint) is Literal), hint)
+        except InputError as error:
+            raise InputError(f"--set: {error}") from None
+        section, _, key = name.rpartition(".")
+        (mapping[section] if section else mapping)[key] = value
+    return config_from_mapping(mapping, "--set")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, with a message that names the file where it cannot be read."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Parse TOML text; ``source`` names it in messages."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source}: not valid TOML: {error}") from None
+
+
+def _hint(name: str, text: str) -> Any:
+    """Return the type of the key ``name`` that is to be set to ``text``, or refuse what is no key."""
+    if name == "name":
+        return str
+    if name in SECTIONS:
+        raise InputError(_no_key(name, _scalar(text, is_text=False)))
+    section, _, key = name.rpartition(".")
+    if key not in HINTS.get(section, {}):
+        raise InputError(_unknown(name))
+    return HINTS[section][key]
+
+
+def _no_key(section: str, value: Any) -> str:
+    return f"{section} is a section with keys such as {section}.{next(iter(HINTS[section]))}, got {shown(value)}"
+
+
+def _section(key: str, value: Any) -> Any:
+    """Return what ``Config`` takes for the top-level ``key`` of a file."""
+    if key == "name":
+        return value
+    if key not in SECTIONS:
+        raise InputError(_unknown(key))
+    if not isinstance(value, Mapping):
+        raise InputError(_no_key(key, value))
+    for name in value:
+        if name not in HINTS[key]:
+            raise InputError(_unknown(f"{key}.{name}"))
+    return SECTIONS[key](**value)
+
+
+def _unknown(name: str) -> str:
+    """Return a message on an unknown key: the same key in another section is the best hint, else the nearest name."""
+    known = ["name", *SECTIONS, *(f"{section}.{key}" for section, keys in HINTS.items() for key in keys)]
+    last = name.rpartition(".")[2]
+    same = [candidate for candidate in known if candidate.rpartition(".")[2] == last and "." in candidate]
+    hint = (nearest(name, same) or f"; did you mean {same[0]!r}?") if same else nearest(name, known)
+    return f"unknown key {shown(name)}{hint}"
+
+
+def _scalar(text: str, *, is_text: bool) -> Any:
+    """Parse the value of a setting as TOML; a bare word is a string, and so is anything where a string is wanted."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    value = parsed["value"]
+    return value if len(parsed) == 1 and (isinstance(value, str) or not is_text) else text
