@@ -165,6 +165,18 @@ def test_eval_samples(run: Run, trained: Path) -> None:
     assert json.loads(run(*common, "--seed", 5)[1])["perplexity"] != arithmetic["perplexity"]
 
 
+def test_eval_measures_a_single_file(run: Run, trained: Path, tmp_path: Path) -> None:
+    text = Path(json.loads((trained / "record.json").read_text())["config"]["data"]["name"]) / "test.txt"
+    path = tmp_path / "article.txt"
+    path.write_bytes(text.read_bytes())
+    for temperature in ("1", "auto"):
+        common = ("--temperature", temperature, "--json")
+        own, found = (json.loads(run("eval", trained, *data, *common)[1]) for data in ((), ("--data", path)))
+        assert found == {**own, "split": "article.txt"}
+    path.write_text("\n")
+    refused(run("eval", trained, "--data", path), "article.txt", "single token")
+
+
 def test_eval_shows_a_table(run: Run, trained: Path) -> None:
     status, shown, _ = run("eval", trained)
     assert status == 0

@@ -18,7 +18,7 @@ from varsmooth.errors import InputError
 from varsmooth.evaluate import Evaluation, LanguageModel
 from varsmooth.experiment import corpus_of, set_threads
 from varsmooth.text.reading import decode_lines, read_lines
-from varsmooth.text.splits import Corpus
+from varsmooth.text.splits import Corpus, encode_file
 from varsmooth.train.build import resolve_device
 
 Split = Literal["train", "valid", "test"]
@@ -47,6 +47,7 @@ def evaluate_run(
         varsmooth eval runs/kn
         varsmooth eval runs/kn --split valid --predict mean --temperature auto --json
         varsmooth eval runs/kn --predict sample --samples 20 --average geometric
+        varsmooth eval runs/kn --data article.txt
 
     Parameters
     ----------
@@ -68,7 +69,8 @@ def evaluate_run(
     seed
         Of the draws, with `--predict sample`.
     data
-        Another data set or folder than the run's own, encoded with the run's vocabulary.
+        Another data set or folder than the run's own, or a single text file, encoded with the run's vocabulary. All of a file
+        is measured, whatever --split says, and `--temperature auto` is tuned on the run's own valid.
     device
         Where to compute.
     json_
@@ -77,14 +79,18 @@ def evaluate_run(
     if batch < 1:
         raise InputError(f"--batch must be at least 1, got {batch}")
     model = _load(run, str(resolve_device(device)))
-    corpus = _corpus(model, data)
     rule = predict or model.predict
+    file = data if data is not None and Path(data).is_file() else None
+    # One file has no development set of its own.
+    corpus = None if file and temperature != "auto" else _corpus(model, None if file else data)
     degree = _temperature(model, corpus, rule, temperature)
-    found = model.evaluate(getattr(corpus, split), rule, degree, batch=batch, samples=samples, average=average, seed=seed)
+    ids = encode_file(Path(file), model.vocab) if file else getattr(corpus, split)
+    found = model.evaluate(ids, rule, degree, batch=batch, samples=samples, average=average, seed=seed)
+    part = Path(file).name if file else split
     if json_:
-        print(json.dumps(_figures(found, split)))
+        print(json.dumps(_figures(found, part)))
     else:
-        Console().print(_table(found, split))
+        Console().print(_table(found, part))
 
 
 @app.command
@@ -183,8 +189,8 @@ def _corpus(model: LanguageModel, data: str | None) -> Corpus:
     return corpus_of(config, model.vocab)
 
 
-def _temperature(model: LanguageModel, corpus: Corpus, rule: Rule, temperature: str) -> float:
-    if temperature == "auto":
+def _temperature(model: LanguageModel, corpus: Corpus | None, rule: Rule, temperature: str) -> float:
+    if corpus is not None and temperature == "auto":
         if rule == "sample":
             raise InputError("--temperature auto goes with --predict mode, mean or mean-input; give a number with sample")
         return model.best_temperature(corpus.valid, rule)

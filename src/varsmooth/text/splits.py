@@ -138,6 +138,15 @@ class Corpus:
         )
 
 
+def encode_file(path: Path, vocab: Vocab) -> torch.Tensor:
+    """Return one text file as a stream of ids, ``<eos>`` after every line."""
+    lexicon = Lexicon()
+    stream = Stream.from_file(path, lexicon)
+    if len(stream.ids) < 2:
+        raise InputError(single_token(stream.source))
+    return Encoder(lexicon, vocab, rarest=1).encode(stream)
+
+
 def check_folder(folder: Path) -> None:
     """Refuse a folder that lacks one of the three files."""
     if not exists(folder):
