@@ -80,6 +80,19 @@ def test_the_tuned_temperature_is_that_of_the_development_set(run, model):
     assert min(found, key=found.__getitem__) in tuned
 
 
+def test_the_scales_of_context_and_bias_are_those_of_the_development_set(run, model):
+    results = json.loads((run / "record.json").read_text())["results"]
+    valid = ids_of(model, *(LINES * 6))
+    for result in results:
+        assert ("scaled" in result) == result["tuned_temperature"]
+        if result["tuned_temperature"]:
+            scaled = result["scaled"]
+            scales = model.read({"valid": valid}, [result["predict"]])["valid", result["predict"]].best_scales()
+            assert (scaled["context"], scaled["bias"]) == pytest.approx((scales.context, scales.bias), abs=0.01)
+            if result["split"] == "valid":
+                assert scaled["perplexity"] <= result["perplexity"] * (1 + 1e-6)
+
+
 def test_the_best_model_is_that_of_the_metrics(run):
     folder = RunFolder(run)
     best = min(folder.read_metrics(), key=lambda line: line["valid_perplexity"])

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from networks_for_tests import WIDTH, WORDS, some_ids, some_network
-from varsmooth.evaluate import Reading, best_temperature, evaluate, output, reading, side_by_side
+from varsmooth import Counts, EmbeddingPosterior, Proposal
+from varsmooth.evaluate import Reading, Scales, best_temperature, evaluate, output, reading, side_by_side
 from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.reading import read, read_together
 from varsmooth.evaluate.side_by_side import SideBySide
-from varsmooth.model import RecurrentLanguageModel, RecurrentStack
+from varsmooth.model import RecurrentLanguageModel, RecurrentStack, Tables
 
 EOS = 2
 IDS = some_ids(101)
@@ -274,3 +275,34 @@ def test_nothing_waits_for_the_gpu_but_the_reading_of_a_sum():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.isfinite(losses).all()
+
+
+def test_a_temperature_is_one_scale_for_context_and_bias():
+    network = some_network(output="table")
+    found = some_reading(network, IDS, "mode", 4, 10, 9)
+    for temperature in (0.7, 1.0, 1.9):
+        scales = Scales(1 / temperature, 1 / temperature)
+        assert found.scaled_perplexity(scales) == pytest.approx(found.evaluate(temperature).perplexity, rel=1e-5)
+
+
+def test_the_mean_of_a_table_smoothed_at_one_rate_is_a_scale_of_the_context():
+    network = some_network()
+    columns, mode = Columns.cut(IDS, EOS, 1, 0, torch.device("cpu")), network.tables("mode")
+    counts = Counts.from_ids(torch.arange(WORDS), WORDS)
+    mean = EmbeddingPosterior(mode.output, Proposal.linear_interpolation(counts, 0.3)).mean()
+    smoothed = read(network, columns, Tables(mode.input, mean), "mean", 9)
+    plain = read(network, columns, mode, "mode", 9)
+    assert plain.scaled_perplexity(Scales(1 - 0.3, 1.0)) == pytest.approx(smoothed.evaluate().perplexity, rel=1e-5)
+
+
+def test_the_best_scales_are_best():
+    network = some_network(output="table")
+    found = some_reading(network, text_of(network, 400), "mode", 1, 0, 50)
+    best = found.best_scales()
+    lowest = found.scaled_perplexity(best)
+    assert lowest <= found.evaluate(found.best_temperature()).perplexity
+    for context, bias in ((0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.0, -0.1), (0.1, 0.1), (-0.1, -0.1)):
+        assert found.scaled_perplexity(Scales(best.context + context, best.bias + bias)) > lowest
+    with torch.no_grad():
+        network.bias.fill_(1.5)
+    assert found.best_scales().bias == 1.0, "the same for every word, it says nothing"

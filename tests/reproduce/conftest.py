@@ -40,9 +40,11 @@ def judged(perplexity: float, predict: str, split: str, *, tuned: bool, rare: fl
     ]
     temperature = 0.9 if tuned else 1.0
     error = 0.01 if tuned else 0.03
+    scaled = {"scaled": {"context": 0.9, "bias": 1.1, "perplexity": perplexity - 0.25}} if tuned else {}
     return result(
         perplexity,
         predict,
+        **scaled,
         split=split,
         temperature=temperature,
         tuned_temperature=tuned,

@@ -4,7 +4,7 @@ from varsmooth.evaluate.bands import Band, frequency_bands
 from varsmooth.evaluate.calibration import Calibration, Judged, calibration_of
 from varsmooth.evaluate.development import DevelopmentSet
 from varsmooth.evaluate.language_model import LanguageModel, LineScore
-from varsmooth.evaluate.reading import Evaluation, Reading
+from varsmooth.evaluate.reading import Evaluation, Reading, Scales
 from varsmooth.evaluate.sampling import Average
 from varsmooth.evaluate.stream import PredictOrSample, best_temperature, evaluate
 
@@ -19,6 +19,7 @@ __all__ = [
     "LineScore",
     "PredictOrSample",
     "Reading",
+    "Scales",
     "best_temperature",
     "calibration_of",
     "evaluate",

@@ -45,3 +45,24 @@ def newton_terms(logits: Tensor, targets: Tensor, beta: float) -> Tensor:
     centred = logits.sub_(mean[:, None])
     variance = probs.mul_(centred).mul_(centred).sum(-1)
     return torch.stack([mean - own, variance])
+
+
+def scaled_nll(logits: Tensor, targets: Tensor, bias: Tensor, scales: tuple[float, float]) -> Tensor:
+    """Return the loss [n] of each target where the context's part of a logit and the bias are scaled; overwrites the logits."""
+    context, of_bias = scales
+    scaled = logits.sub_(bias).mul_(context).add_(bias, alpha=of_bias)
+    return F.cross_entropy(scaled, targets, reduction="none")
+
+
+def scale_terms(logits: Tensor, targets: Tensor, bias: Tensor, scales: tuple[float, float]) -> Tensor:
+    """Return each loss, its two derivatives by the scales and its three second ones [6, n]; overwrites the logits."""
+    context = logits.sub_(bias)
+    scaled = (scales[0] * context).add_(bias, alpha=scales[1])
+    loss = F.cross_entropy(scaled, targets, reduction="none")
+    probs = scaled.softmax(-1)
+    own = context.gather(-1, targets[:, None])[:, 0]
+    mean, mean_bias = (probs * context).sum(-1), probs @ bias
+    centred = context.sub_(mean[:, None])
+    weighted = probs * centred
+    second = weighted.mul(centred).sum(-1), weighted @ bias, probs @ bias.square() - mean_bias.square()
+    return torch.stack([loss, mean - own, mean_bias - bias[targets], *second])

@@ -45,6 +45,14 @@ class Evaluation:
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
 
+@dataclass(frozen=True)
+class Scales:
+    """Factors of what the context says and of the bias, which is much like the frequency; a temperature is one for both."""
+
+    context: float
+    bias: float
+
+
 @dataclass(frozen=True, eq=False)
 class Reading:
     """What a network, with the weights it has now, makes of a stream."""
@@ -96,6 +104,32 @@ class Reading:
                 break
         return 1 / beta
 
+    def best_scales(self, start: float = 1.0, tolerance: float = 1e-3) -> Scales:
+        """Return the scales of context and bias with the lowest perplexity, looked for from ``start`` for both.
+
+        The loss is convex in both together, so Newton's method finds its minimum; a step that goes too far is halved.
+        """
+        found, best, step = (start, start), math.inf, (0.0, 0.0)
+        for _ in range(24):
+            tried = found[0] + step[0], found[1] + step[1]
+            bias = self.network.bias.float()
+            terms = self._figures(partial(output.scale_terms, bias=bias, scales=tried)).sum(-1, dtype=torch.float64)
+            loss, *derivatives = terms.tolist()
+            if loss <= best:
+                found, best, step = tried, loss, newton_step(*derivatives)
+            else:
+                step = step[0] / 2, step[1] / 2
+            if max(map(abs, step)) < tolerance:
+                break
+        return Scales(*found)
+
+    def scaled_perplexity(self, scales: Scales) -> float:
+        """Return the perplexity with scales."""
+        bias = self.network.bias.float()
+        losses = self._figures(partial(output.scaled_nll, bias=bias, scales=(scales.context, scales.bias)))
+        nll = float(losses.sum(dtype=torch.float64)) / self.columns.tokens
+        return Evaluation(nll, self.columns.tokens, self.predict).perplexity
+
     @torch.inference_mode()
     def _figures(self, of_logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """Return ``of_logits`` of every token, [..., tokens]."""
@@ -118,6 +152,16 @@ class Reading:
         windows = _hidden_windows(self.network, self.columns, self.tables.input, self.window)
         for hidden, some_targets in zip(windows, torch.split(targets, self.window), strict=True):
             yield hidden.flatten(0, 1), some_targets.flatten()
+
+
+def newton_step(slope: float, slope_bias: float, second: float, mixed: float, second_bias: float) -> tuple[float, float]:
+    """Return the step of two scales, each 1 at most; a bias that is the same for every word is left alone."""
+    determinant = second * second_bias - mixed * mixed
+    if determinant <= 1e-9 * second * second_bias:
+        steps = (-slope / max(second, 1e-30), 0.0)
+    else:
+        steps = (mixed * slope_bias - second_bias * slope) / determinant, (mixed * slope - second * slope_bias) / determinant
+    return min(max(steps[0], -1.0), 1.0), min(max(steps[1], -1.0), 1.0)
 
 
 @torch.inference_mode()

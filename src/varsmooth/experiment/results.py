@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from varsmooth.config import Config
-from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel, Reading, calibration_of, frequency_bands
+from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel, Reading, Scales, calibration_of, frequency_bands
 from varsmooth.model import Predict, RecurrentLanguageModel
 from varsmooth.text import Corpus
 from varsmooth.train.lane import settled
@@ -43,8 +43,9 @@ def final_results(model: LanguageModel, corpus: Corpus) -> Iterator[dict[str, An
     yield from settled(device)
     for predict in predicts:
         tuned = readings["valid", predict].best_temperature()
+        scales = readings["valid", predict].best_scales(1 / tuned)
         for split in splits:
-            yield from _judged_results(split, readings[split, predict], tuned, counts)
+            yield from _judged_results(split, readings[split, predict], tuned, scales, counts)
     samples = model.config.evaluate.samples
     if samples and model.network.smoothing.proposal is not None:
         for split, ids in splits.items():
@@ -52,14 +53,18 @@ def final_results(model: LanguageModel, corpus: Corpus) -> Iterator[dict[str, An
             yield from (_result(split, found, is_tuned=False) for found in evaluations)
 
 
-def _judged_results(split: str, reading: Reading, tuned: float, counts: Tensor) -> Iterator[dict[str, Any]]:
-    """Yield the results at temperature 1 and at the tuned one, with bands and calibration, from one pass over the logits."""
+def _judged_results(split: str, reading: Reading, tuned: float, scales: Scales, counts: Tensor) -> Iterator[dict[str, Any]]:
+    """Yield the results at temperature 1 and at the tuned one, with bands and calibration, from one pass over the logits.
+
+    The second also has what the scales of context and bias that are best on valid give, as a further control.
+    """
     targets, temperatures = reading.targets(), (1.0, tuned)
     for is_tuned, temperature, judged in zip((False, True), temperatures, reading.judged_at(temperatures), strict=True):
         nll = float(judged.nll.sum(dtype=torch.float64)) / len(targets)
         found = _result(split, Evaluation(nll, len(targets), reading.predict, temperature), is_tuned)
         bands = [asdict(band) for band in frequency_bands(judged.nll, targets, counts)]
-        yield {**found, "bands": bands, "calibration": asdict(calibration_of(judged.confidence, judged.correct))}
+        control = {"scaled": {**asdict(scales), "perplexity": reading.scaled_perplexity(scales)}} if is_tuned else {}
+        yield {**found, **control, "bands": bands, "calibration": asdict(calibration_of(judged.confidence, judged.correct))}
 
 
 def _result(split: str, found: Evaluation, is_tuned: bool) -> dict[str, Any]:

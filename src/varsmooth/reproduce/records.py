@@ -140,6 +140,16 @@ def perplexity(runs: Sequence[RunSummary], split: str, predict: str | None = Non
     return over_seeds(runs, lambda run: _figure(result_of(run, split, predict, tuned=tuned)))
 
 
+def scaled_perplexity(runs: Sequence[RunSummary], split: str) -> Spread | None:
+    """Return the perplexity with scales of context and bias tuned on valid, over seeds; older records have none."""
+
+    def figure(run: RunSummary) -> float | None:
+        found = ((result_of(run, split, tuned=True) or {}).get("scaled") or {}).get("perplexity")
+        return None if found is None else float(found)
+
+    return over_seeds(runs, figure)
+
+
 def sampled_perplexity(runs: Sequence[RunSummary], split: str, average: str) -> Spread | None:
     """Return the perplexity of draws over seeds."""
     return over_seeds(runs, lambda run: _figure(sampled_result(run, split, average)))

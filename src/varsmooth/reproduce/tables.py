@@ -15,7 +15,15 @@ from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper
 from varsmooth.reproduce.data_cost import steps_shown
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs, seeds_shown, shown
-from varsmooth.reproduce.records import Records, over_seeds, passed_over, perplexity, result_of, sampled_perplexity
+from varsmooth.reproduce.records import (
+    Records,
+    over_seeds,
+    passed_over,
+    perplexity,
+    result_of,
+    sampled_perplexity,
+    scaled_perplexity,
+)
 
 PREDICTIONS = ("mode", "mean", "mean-input")
 BASELINE = "vanilla"
@@ -26,7 +34,8 @@ def main_table(records: Records, plan: CorpusPlan, group: str) -> str:
     """Return valid and test perplexity by each row's own prediction beside the paper's; missing rows leave gaps."""
     size = int(group.partition("-")[0])
     runs = records.runs(plan.name, group)
-    header = ["model", "seeds", "valid, paper", "valid", "test, paper", "test", "below the paper", "test, tuned temperature"]
+    header = ["model", "seeds", "valid, paper", "valid", "test, paper", "test", "below the paper"]
+    header += ["test, tuned temperature", "test, tuned scales"]
     rows = [_main_row(plan.name, size, row, runs.get(row.name, [])) for row in plan.rows]
     missing = [row.label for row in plan.rows if row.name not in runs]
     told = [_gains(plan, runs), _interpolation(plan.name, size, runs), passed_over(records.group(plan.name, group))]
@@ -165,7 +174,8 @@ def _main_row(corpus: str, size: int, row: Row, runs: Sequence[RunSummary]) -> l
     paper, valid, test = paper_cell(corpus, size, row.name), perplexity(runs, "valid"), perplexity(runs, "test")
     below = None if paper.test is None or test is None else paper.test - test.mean
     figures = [paper_shown(paper.valid), shown(valid), paper_shown(paper.test), shown(test), shown(below, 1)]
-    return [row.label, seeds_shown([run.seed for run in runs]), *figures, shown(perplexity(runs, "test", tuned=True))]
+    controls = [shown(perplexity(runs, "test", tuned=True)), shown(scaled_perplexity(runs, "test"))]
+    return [row.label, seeds_shown([run.seed for run in runs]), *figures, *controls]
 
 
 def _gains(plan: CorpusPlan, runs: Runs) -> str:
