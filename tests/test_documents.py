@@ -60,6 +60,26 @@ def test_the_demonstrations_table_is_that_of_its_records():
         assert chosen == pytest.approx(arm["best"]["params"], rel=0.005), "to three digits or so"
 
 
+def test_what_scales_bring_the_demonstration_is_what_its_records_say():
+    def scaled(arm: str, predict: str) -> float:
+        records = [load_run(path.parent).record for path in (ROOT / "results" / "demo").glob(f"{arm}-?/record.json")]
+        wanted = ("test", predict, True)
+        found = [r for it in records for r in it["results"] if (r["split"], r["predict"], r["tuned_temperature"]) == wanted]
+        assert len(found) == 5
+        return statistics.fmean(result["scaled"]["perplexity"] for result in found)
+
+    plain, word, element = (
+        scaled("vanilla", "mode"),
+        scaled("smoothing-kneser-ney", "mean"),
+        scaled("element-kneser-ney", "mean"),
+    )
+    told = " ".join(README.split())
+    assert f"test perplexity of {plain:.2f}, Kneser-Ney smoothing {word:.2f} and element-wise smoothing {element:.2f}," in told
+    assert f"So {plain - word:.1f} and {plain - element:.1f} are what smoothing itself brings" in told
+    for arm, mean in (("smoothing-kneser-ney", word), ("element-kneser-ney", element)):
+        assert abs(scaled(arm, "mode") - mean) < 0.2
+
+
 def test_the_output_of_the_second_command_is_that_of_its_record():
     record = load_run(ROOT / "results" / "small").record
     assert "modified" not in record["commit"]
