@@ -84,8 +84,7 @@ def speed_table(records: Records, plan: CorpusPlan, group: str) -> str:
     rows = []
     for row in _present(plan, runs):
         members = runs[row.name]
-        planned = [float(run.record.get("steps") or 0) for run in members[:1]]
-        rows.append([row.label, steps_shown(members, goal), *(shown(steps, 0) for steps in planned)])
+        rows.append([row.label, steps_shown(members, goal), shown(members[0].record.get("steps"), 0)])
     header = ["model", f"steps to {goal} on valid", "steps in all"]
     return markdown.table(header, rows) if rows else not_run(["speed"], 1)
 
