@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from networks_for_tests import WIDTH, WORDS, some_ids, some_network
@@ -306,3 +307,18 @@ def test_the_best_scales_are_best():
     with torch.no_grad():
         network.bias.fill_(1.5)
     assert found.best_scales().bias == 1.0, "the same for every word, it says nothing"
+
+
+def test_the_derivatives_by_the_scales_are_those_of_autograd():
+    generator = torch.Generator().manual_seed(4)
+    logits, bias = torch.randn(7, 11, generator=generator).double(), torch.randn(11, generator=generator).double()
+    targets, scales = torch.arange(7), (0.8, 1.3)
+
+    def loss(context: Tensor, of_bias: Tensor) -> Tensor:
+        return F.cross_entropy(context * (logits - bias) + of_bias * bias, targets, reduction="sum")
+
+    at = tuple(torch.tensor(scale, dtype=torch.float64) for scale in scales)
+    slopes, second = torch.autograd.functional.jacobian(loss, at), torch.autograd.functional.hessian(loss, at)
+    expected = torch.stack([loss(*at), *slopes, second[0][0], second[0][1], second[1][1]])
+    found = output.scale_terms(logits.clone(), targets, bias, scales).sum(-1)
+    torch.testing.assert_close(found, expected)
