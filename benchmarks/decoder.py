@@ -5,10 +5,10 @@ python benchmarks/decoder.py overhead --out results/decoder --data-dir DATA   # 
 python benchmarks/decoder.py table --out results/decoder                      # means over seeds, and the trials
 
 Arms: ``plain`` has no dropout and no smoothing, ``dropout`` that of GPT-2; ``word`` and ``element`` add Kneser-Ney smoothing of
-both ends of the tied table to that dropout. Each but ``plain`` has three trials with the first seed, of dropout and gamma; the
-best on the development set, at its tuned temperature, is trained with the other seeds. All have the same weight decay, lambda,
-steps and order of windows. The model with the best development perplexity is kept. A record that exists is left alone, so a run
-may be cut into pieces.
+both ends of the tied table to that dropout. Each but ``plain`` has the same number of trials with the first seed, of dropout
+and gamma; the best on the development set, at its tuned temperature, is trained with the other seeds. All have the same weight
+decay, lambda, steps and order of windows. The model with the best development perplexity is kept. A record that exists is left
+alone, so a run may be cut into pieces.
 """
 
 from __future__ import annotations
@@ -28,20 +28,13 @@ from torch import Tensor
 
 from decoder_measuring import measured
 from decoder_model import Decoder
-from decoder_records import TRIALS, Trial, chosen, own, path_of, table
+from decoder_records import ARMS, Trial, chosen, own, path_of, table, trials_of
 from varsmooth import Counts, Proposal, SmoothingHandle, open_corpus, smooth
 from varsmooth.bench.timing import Turns, ratio, stopwatch_for
 from varsmooth.files import write_atomically
 from varsmooth.text import Corpus
 from varsmooth.train.captured import WARM_UP, Captured
 from varsmooth.train.environment import environment
-
-ARMS: dict[str, dict[str, Any] | None] = {
-    "plain": None,
-    "dropout": None,
-    "word": {"granularity": "word", "output": "target"},
-    "element": {"granularity": "element", "output": "table"},
-}
 
 
 @dataclass(frozen=True)
@@ -253,7 +246,7 @@ def main() -> None:
             continue
         first, *others = options["seeds"]
         for arm in options["arms"]:
-            for trial in TRIALS[arm]:
+            for trial in trials_of(corpus.name, arm):
                 _train(options["out"], corpus, arm, trial, settings, first, device)
         for seed in others:
             for arm in options["arms"]:

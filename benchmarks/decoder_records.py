@@ -8,6 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 Record: TypeAlias = dict[str, Any]
+ARMS: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "dropout": None,
+    "word": {"granularity": "word", "output": "target"},
+    "element": {"granularity": "element", "output": "table"},
+}
+"""Arms, and what is smoothed in them."""
 COLUMNS = (("valid", False), ("valid", True), ("test", False), ("test", True))
 """Splits, and whether at the temperature that is best on valid."""
 
@@ -28,7 +35,18 @@ class Trial(NamedTuple):
 
 
 SMOOTHED = (Trial(0.1, 0.1), Trial(0.2, 0.1), Trial(0.3, 0.2))
-TRIALS = {"plain": (Trial(0.0),), "dropout": (Trial(0.1), Trial(0.2), Trial(0.3)), "word": SMOOTHED, "element": SMOOTHED}
+DROPPED = tuple(Trial(each.dropout) for each in SMOOTHED)
+FOURTH = {"ptb": 0.15, "wikitext-2": 0.05}
+"""A dropout tried after those: between the best two on ptb, below the smallest, which was the best, on wikitext-2."""
+
+
+def trials_of(data: str, arm: str) -> tuple[Trial, ...]:
+    """Return what an arm may choose from on a data set; all arms but the plain one have as many."""
+    if arm == "plain":
+        return (Trial(0.0),)
+    trials, gamma = (DROPPED, None) if arm == "dropout" else (SMOOTHED, SMOOTHED[0].gamma)
+    more = (Trial(FOURTH[data], gamma),) if data in FOURTH else ()
+    return tuple(sorted((*trials, *more), key=lambda trial: trial.dropout))
 
 
 def path_of(folder: Path, data: str, arm: str, trial: Trial, seed: int) -> Path:
@@ -48,7 +66,7 @@ def own(record: Record, split: str) -> float:
 
 def chosen(folder: Path, data: str, arm: str, seed: int) -> Trial | None:
     """Return the trial that is best on the development set; None where one is missing."""
-    found = {trial: _read(path_of(folder, data, arm, trial, seed)) for trial in TRIALS[arm]}
+    found = {trial: _read(path_of(folder, data, arm, trial, seed)) for trial in trials_of(data, arm)}
     valid = {trial: own(record, "valid") for trial, record in found.items() if record is not None}
     return min(valid, key=valid.__getitem__) if len(valid) == len(found) else None
 
@@ -62,7 +80,8 @@ def table(folder: Path, seeds: list[int]) -> str:
     ]
     trials = ["| data | arm | dropout | gamma | valid, tuned |", "|---|---|---:|---:|---:|"]
     for data in sorted({path.name.rpartition("-plain-0-")[0] for path in folder.glob("*-plain-0-*.json")}):
-        for arm, of_arm in TRIALS.items():
+        for arm in ARMS:
+            of_arm = trials_of(data, arm)
             best = chosen(folder, data, arm, seeds[0])
             if best is not None:
                 runs = [_read(path_of(folder, data, arm, best, seed)) for seed in seeds]

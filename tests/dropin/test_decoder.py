@@ -55,6 +55,16 @@ def test_the_best_temperature_is_the_one_that_text_was_drawn_at(decoder):
     assert found == pytest.approx(1.3, abs=0.05)
 
 
+@pytest.mark.parametrize("data", ["ptb", "wikitext-2", "mine"])
+def test_smoothing_has_no_more_trials_than_dropout_and_the_same_dropouts(decoder, data):
+    dropped = decoder.trials_of(data, "dropout")
+    assert len(set(dropped)) == (3 if data == "mine" else 4)
+    for arm in ("word", "element"):
+        smoothed = decoder.trials_of(data, arm)
+        assert [trial.dropout for trial in smoothed] == [trial.dropout for trial in dropped]
+        assert all(trial.gamma for trial in smoothed)
+
+
 @pytest.mark.slow
 def test_records_hold_what_a_figure_needs_and_are_made_once(decoder, monkeypatch, capsys, tmp_path):
     options = ["--out", str(tmp_path), "--data", "synthetic", "--max-tokens", "3000", "--tokens", "4000", "--evaluations", "3"]
@@ -74,7 +84,8 @@ def test_records_hold_what_a_figure_needs_and_are_made_once(decoder, monkeypatch
     assert len({json.dumps(record["results"]) for record in records.values()}) == len(records)
     before = (tmp_path / "synthetic-word-0.1-0.1-1.json").read_bytes()
     best = decoder.chosen(tmp_path, "synthetic", "word", 1)
-    valid = {trial: decoder.own(records[f"synthetic-word-{trial.name}-1"], "valid") for trial in decoder.TRIALS["word"]}
+    tried = decoder.trials_of("synthetic", "word")
+    valid = {trial: decoder.own(records[f"synthetic-word-{trial.name}-1"], "valid") for trial in tried}
     assert valid[best] == min(valid.values())
     capsys.readouterr()
     call(decoder, monkeypatch, "train", *options, *TINY, "--seeds", "1", "2", "--arms", "word")
