@@ -29,7 +29,7 @@ def test_arms_are_rows_of_the_corpus_tuned_over_what_they_have(path):
     assert study.budget.trials is not None
     assert (study.sampler.recipe_first, study.sampler.distinct) == (1, 1)
     common = {"train.lr"} | ({"dropout.tables", "dropout.recurrent"} if setting == "tuned" else set())
-    common |= set() if path.stem == "wikitext-2-paper" else {"train.l2"}
+    common |= {"train.l2"} if corpus == "ptb" else set()
     for arm in study.arms:
         assert (arm.config.data.name, arm.config.model.hidden, arm.config.evaluate.final) == (corpus, 512, False)
         own = set() if arm.name.startswith("vanilla") else {"smoothing.gamma"}
