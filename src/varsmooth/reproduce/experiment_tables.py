@@ -70,17 +70,28 @@ def _gains(experiment: Experiment, found: dict[str, list[tuple[float, Spread]]])
 def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
     found = records.runs(corpus, group_of(experiment, budget))
     in_table = records.runs(corpus, table_group(experiment.size, experiment.setting, budget))
-    rows, missing = [], []
-    for arm in experiment.arms:
-        runs = found.get(point_name(arm, None, 0), [])
+    rows: list[list[str]] = []
+    missing: list[str] = []
+    for arm, number, label in _labelled(experiment):
+        runs = found.get(point_name(arm, None, number), [])
         if arm.table:
             runs = [run for run in in_table.get(arm.row, []) if run.seed in experiment.seeds]
-        missing += [] if runs else [arm.label]
+        missing += [] if runs or arm.label in missing[-1:] else [arm.label]
         cells = [("valid", False), ("test", False), ("test", True)]
         figures = [perplexity(runs, split, arm.predict, tuned=tuned) for split, tuned in cells]
-        rows.append([arm.label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
+        rows.append([label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
     header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
     return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
+
+
+def _labelled(experiment: Experiment) -> list[tuple[Arm, int, str]]:
+    """Return every variant of every arm with what a reader calls it."""
+    found = []
+    for arm in experiment.arms:
+        for number, variant in enumerate(arm.variants):
+            values = ", ".join(f"`{key}={value}`" for key, value in variant.items())
+            found.append((arm, number, f"{arm.label}, {values}" if values else arm.label))
+    return found
 
 
 def _trials_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
