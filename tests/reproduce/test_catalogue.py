@@ -144,7 +144,7 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
     for arm, row in (("word", "smoothing-kneser-ney"), ("element", "element-kneser-ney")):
         assert jobs[f"{arm}-0.05-seed1"].smoothing.gamma == 0.05
         assert jobs[f"{arm}-0.6-seed1"].smoothing.gamma == 0.6
-        expected = override(load_recipe(f"{row}/ptb-512"), ["train.lr=0.004"])
+        expected = override(load_recipe(f"{row}/ptb-512"), ["train.lr=0.004", "train.eval_every=3000"])
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 

@@ -52,6 +52,8 @@ class Experiment:
     values: tuple[float, ...] = ()
     steps: tuple[int, ...] = ()
     """of each value, where they differ"""
+    eval_every: int = 0
+    """steps between evaluations; 0: as the recipe says"""
     size: int = 512
     setting: Setting = "paper"
     """tuned: over what a smaller size was tuned to, for the rows that were"""
@@ -135,7 +137,7 @@ def point_name(arm: Arm, value: float | None, variant: int) -> str:
 
 
 def _point_values(experiment: Experiment, place: int) -> Values:
-    values: Values = {}
+    values: Values = {"train.eval_every": experiment.eval_every} if experiment.eval_every else {}
     if experiment.steps:
         steps = experiment.steps[place]
         values = {"train.steps": steps, "train.eval_every": max(1, steps // EVALUATIONS)}
