@@ -55,6 +55,15 @@ def test_json_has_mean_and_spread_over_seeds(run: Run, runs: list[Path]) -> None
     assert (found["page"], found["curves"]) == (None, None)
 
 
+def test_a_folder_of_runs_stands_for_them_all(run: Run, runs: list[Path], elsewhere: Path) -> None:
+    (elsewhere / "runs" / "notes.txt").write_text("not a run")
+    (elsewhere / "runs" / "empty").mkdir()
+    one_by_one = run("report", *runs, "--json")
+    assert run("report", "runs", "--json") == one_by_one
+    assert run("report", "runs", *runs, "--json") == one_by_one, "a run that is named twice counts once"
+    refused(run("report", elsewhere / "runs" / "empty"), "empty: not a run folder (it has no record.json), and it holds none")
+
+
 def test_the_page_and_its_picture(run: Run, runs: list[Path], elsewhere: Path) -> None:
     status, shown, _ = run("report", *runs)
     assert status == 0

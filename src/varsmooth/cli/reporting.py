@@ -20,6 +20,7 @@ from varsmooth.report import (
     as_rich_table,
     build_rows,
     load_run,
+    runs_in,
     write_learning_curves,
     write_page,
 )
@@ -45,12 +46,12 @@ def report(
     Examples:
 
         varsmooth report runs/vanilla runs/kn --out comparison.html
-        varsmooth report runs/* --markdown
+        varsmooth report runs --markdown
 
     Parameters
     ----------
     runs
-        Run folders, as `varsmooth train` made them.
+        Run folders, as `varsmooth train` made them, or folders that hold some, such as a fleet's.
     out
         The page to write, whose name ends in .html; report.html unless given. With --json or --markdown, a page is written only
         where this asks for one.
@@ -68,7 +69,7 @@ def report(
     page = out or (None if json_ or markdown else DEFAULT_PAGE)
     if page is not None:
         _check_page(page, force)
-    summaries = [load_run(run) for run in runs]
+    summaries = [load_run(run) for path in runs for run in runs_in(path)]
     rows = build_rows(summaries)
     curves = None if page is None else _write(page, summaries)
     if json_:

@@ -2,7 +2,7 @@
 
 from varsmooth.report.page import Sample, write_page
 from varsmooth.report.plots import learning_curves, write_learning_curves
-from varsmooth.report.runs import RunSummary, load_run
+from varsmooth.report.runs import RunSummary, load_run, runs_in
 from varsmooth.report.tables import Row, Spread, as_json, as_markdown, as_rich_table, build_rows
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "build_rows",
     "learning_curves",
     "load_run",
+    "runs_in",
     "write_learning_curves",
     "write_page",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 from varsmooth.errors import InputError
 
 FORMAT = "varsmooth.record.1"
+RECORD = "record.json"
 SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
     "recipe": ((str,), "text"),
     "status": ((str,), "text"),
@@ -87,11 +88,25 @@ def load_run(path: Path | str) -> RunSummary:
     try:
         if not path.is_dir():
             raise InputError(f"{path}: not a run folder; give a folder that 'varsmooth train --out' wrote")
-        record = _read_record(path / "record.json")
+        record = _read_record(path / RECORD)
         metrics = _read_metrics(path / "metrics.jsonl")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     return RunSummary(path, printable(record["recipe"]), record["seed"], printable(record["status"]), record, metrics)
+
+
+def runs_in(path: Path | str) -> list[Path]:
+    """Return ``path``, or the run folders directly in it where it is a folder of runs, such as a fleet's."""
+    path = Path(path)
+    try:
+        if (path / RECORD).exists() or not path.is_dir():
+            return [path]
+        found = [record.parent for record in sorted(path.glob(f"*/{RECORD}"))]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if not found:
+        raise InputError(f"{path}: not a run folder (it has no {RECORD}), and it holds none")
+    return found
 
 
 def group_runs(runs: Iterable[RunSummary]) -> list[RunGroup]:
@@ -119,7 +134,7 @@ def printable(text: str) -> str:
 
 def _read_record(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise InputError(f"{path.parent}: not a run folder (it has no record.json)")
+        raise InputError(f"{path.parent}: not a run folder (it has no {RECORD})")
     record = _parsed(_read_text(path), str(path))
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else None
