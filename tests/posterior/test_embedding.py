@@ -189,6 +189,18 @@ def test_exact_weights_sum_to_the_vocabulary(scheme):
     assert float(posterior(proposal=proposal(0.7, scheme)).kl_weights("exact").sum()) == pytest.approx(V, rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_kl_of_a_table_in_half_precision_does_not_overflow(dtype):
+    table = (100 * weight()).to(dtype).requires_grad_()
+    wide = table.detach().float().requires_grad_()
+    kl, expected = (EmbeddingPosterior(each, proposal()).kl() for each in (table, wide))
+    assert expected > torch.finfo(torch.float16).max
+    torch.testing.assert_close(kl, expected)
+    kl.backward()
+    expected.backward()
+    assert torch.equal(table.grad, wide.grad.to(dtype))
+
+
 def test_kl_weights_by_hand():
     noise = Proposal(torch.tensor([0.5, 0.25, 0.0]), torch.tensor([0.0, 0.5, 0.5]))
     q = EmbeddingPosterior(torch.tensor([[1.0], [2.0], [3.0]]), noise)
