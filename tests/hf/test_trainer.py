@@ -70,10 +70,20 @@ def test_accumulated_micro_batches_train_as_the_whole_batch(tmp_path):
     assert not close(whole, trained(tmp_path, kl_weight=0.025, **options))
 
 
-def test_a_negative_weight_is_refused(tmp_path):
+def test_the_oldest_transformers_that_we_take_does_without_the_newer_attribute(tmp_path, monkeypatch):
+    each = model()
+    trainer = hf.SmoothingTrainer(each, arguments(tmp_path), handle=smooth(each, proposal()), kl_weight=0.1)
+    trainer.current_gradient_accumulation_steps = 4
+    monkeypatch.delattr(transformers.Trainer, "loss_is_scaled_for_ga", raising=False)
+    assert trainer._share(num_items_in_batch=20) == 0.25
+    assert trainer._share(num_items_in_batch=None) == 1.0
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_no_weight_is_refused(tmp_path, weight):
     each = model()
     with pytest.raises(InputError, match="kl_weight"):
-        hf.SmoothingTrainer(each, arguments(tmp_path), handle=smooth(each, proposal()), kl_weight=-1.0)
+        hf.SmoothingTrainer(each, arguments(tmp_path), handle=smooth(each, proposal()), kl_weight=weight)
 
 
 def test_the_draws_keep_to_the_count_of_the_trainer(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,8 +44,8 @@ class SmoothingMixin:
     """
 
     def __init__(self, *args: Any, handle: SmoothingHandle, kl_weight: float = 0.0, **kwargs: Any) -> None:
-        if kl_weight < 0:
-            raise InputError(f"kl_weight must be at least 0, got {kl_weight}")
+        if not 0 <= kl_weight < math.inf:
+            raise InputError(f"kl_weight must be at least 0 and finite, got {kl_weight}")
         super().__init__(*args, **kwargs)
         self.handle, self.kl_weight = handle, kl_weight
         self.add_callback(SmoothingCallback(handle))  # type: ignore[attr-defined]
@@ -61,7 +62,7 @@ class SmoothingMixin:
     def _share(self, num_items_in_batch: Any) -> float:
         """The part of the KL that one micro-batch adds: the Trainer divides losses itself unless they are scaled already."""
         trainer: Any = self
-        scaled = trainer.loss_is_scaled_for_ga
+        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # transformers has it since 5.19
         if scaled is None:
             counted = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
             scaled = counted or trainer.compute_loss_func is not None
