@@ -21,7 +21,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_says_what_it_wrote(run: Run, trained: Path, tmp_path: Path) -> None:
     status, shown, complaint = run("export", trained, "--to", "hf", tmp_path / "model")
     assert (status, complaint) == (0, "")
-    assert shown.splitlines()[0].startswith("predicts by mean at temperature 1; ")
+    how, first = shown.splitlines()[0].split("; ")
+    assert how == "predicts by mean at temperature 1"
     assert shown.splitlines()[1] == f"folder: {tmp_path / 'model'}"
     refused(run("export", trained, "--to", "hf", tmp_path / "model"), "--force", str(tmp_path / "model"))
     status, shown, _ = run("export", trained, tmp_path / "model", "--to=hf", "--predict", "mode", "--force", "--json")
@@ -30,6 +31,9 @@ def test_it_says_what_it_wrote(run: Run, trained: Path, tmp_path: Path) -> None:
     assert found["predict"] == "mode"
     assert found["folder"] == str(tmp_path / "model")
     assert "tokenizer.json" in found["files"]
+    trained_parameters = json.loads((trained / "record.json").read_text())["parameters"]
+    assert found["trained_parameters"] == trained_parameters
+    assert first == f"{found['parameters']:,} parameters (the run trained {trained_parameters:,}: README.md says why)"
 
 
 def test_what_it_refuses(run: Run, trained: Path, tmp_path: Path) -> None:

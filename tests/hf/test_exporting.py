@@ -95,6 +95,30 @@ def test_the_card_has_the_figures_and_no_path(run, tmp_path):
     assert str(run.parent) not in (tmp_path / "model" / "config.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("recipe", "predict", "reasons"),
+    [
+        ("smoothing-kneser-ney", "mean", ["second bias"]),
+        ("smoothing-kneser-ney", "mean-input", ["second bias", "another table"]),
+        ("smoothing-blank", "mode", ["second bias", "blank row"]),
+        ("vanilla-untied", "mode", ["second bias"]),
+    ],
+)
+def test_the_card_tells_the_parameters_of_its_files_and_those_of_the_run(recipe, predict, reasons, tmp_path):
+    run = some_run(tmp_path / "new", recipe=recipe)
+    trained = json.loads((run / "record.json").read_text())["parameters"]
+    found = hf.export(run, tmp_path / "model", predict=predict)
+    config, made = LanguageModel.load(run).config.model, auto(found.folder)[0]
+    assert made.num_parameters() == found.parameters
+    assert found.trained_parameters == trained
+    table = made.config.vocab_size * config.hidden
+    extra = {"second bias": 4 * config.hidden * config.layers, "another table": table, "blank row": -config.hidden}
+    assert found.parameters - trained == sum(extra[reason] for reason in reasons)
+    text = (found.folder / "README.md").read_text()
+    assert f"It has {found.parameters:,} parameters where the run trained {trained:,}: " in text
+    assert [reason for reason in extra if reason in text] == reasons
+
+
 def test_an_export_replaces_only_an_export_and_only_when_told(run, tmp_path):
     target = tmp_path / "model"
     target.mkdir()  # an empty folder will do
@@ -143,7 +167,7 @@ def test_runs_that_cannot_be_exported(copied, tmp_path):
 
 
 def test_nothing_is_left_where_writing_fails(run, tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("varsmooth.hf.exporting.card", full)

@@ -62,7 +62,9 @@ def export(
         print(json.dumps({**asdict(found), "folder": str(found.folder), "to": to}))
         return
     say = Console(soft_wrap=True, highlight=False, markup=False).print
-    say(f"predicts by {found.predict} at temperature {found.temperature:g}; {found.parameters:,} parameters")
+    others = found.trained_parameters not in (None, found.parameters)
+    trained = f" (the run trained {found.trained_parameters:,}: README.md says why)" if others else ""
+    say(f"predicts by {found.predict} at temperature {found.temperature:g}; {found.parameters:,} parameters{trained}")
     say(f"folder: {found.folder}")
 
 

@@ -20,9 +20,9 @@ tags:
 
 # {title}
 
-A word-level {cell} language model with {layers} of {hidden} units over {words:,} words, {parameters:,} parameters, trained on
+A word-level {cell} language model with {layers} of {hidden} units over {words:,} words, trained on
 {data} by varsmooth {version} with the recipe `{recipe}`, seed {seed}. {smoothing}
-Exported to predict by the {predict}, at temperature {temperature:g}.
+Exported to predict by the {predict}, at temperature {temperature:g}. {parameters}
 
 ```python
 import varsmooth.hf  # pip install 'varsmooth[hf]'; registers the model
@@ -49,8 +49,8 @@ Best model: step {best_step} of {steps}. Commit {commit}; torch {torch}.
 """
 
 
-def card(record: Mapping[str, Any], config: Config, predict: str, temperature: float) -> str:
-    """Return the card's Markdown; of a data folder only its last part is told."""
+def card(record: Mapping[str, Any], config: Config, predict: str, temperature: float, *, stored: int, tied: bool) -> str:
+    """Return the card's Markdown; ``stored``: the parameters in the folder. Of a data folder only its last part is told."""
     data, versions, best = record.get("data") or {}, record.get("versions") or {}, record.get("best") or {}
     name = str(data.get("name") or config.data.name)
     layers = config.model.layers
@@ -60,7 +60,7 @@ def card(record: Mapping[str, Any], config: Config, predict: str, temperature: f
         layers=f"{layers} layer{'s' if layers > 1 else ''}",
         hidden=config.model.hidden,
         words=data.get("vocab_size") or 0,
-        parameters=record.get("parameters") or 0,
+        parameters=_parameters(stored, record.get("parameters"), tied, config),
         data=f"`{Path(name).name or name}`",
         version=versions.get("varsmooth", "of an unknown version"),
         recipe=record.get("recipe") or config.name,
@@ -74,6 +74,18 @@ def card(record: Mapping[str, Any], config: Config, predict: str, temperature: f
         commit=record.get("commit") or "unknown",
         torch=versions.get("torch", "unknown"),
     )
+
+
+def _parameters(stored: int, trained: int | None, tied: bool, config: Config) -> str:
+    """Say how many there are, and why where the run trained another number."""
+    if trained is None or trained == stored:
+        return f"It has {stored:,} parameters."
+    why = ["the recurrent layers of torch have a second bias, here zero"]
+    if config.model.tied and not tied:
+        why.append("the mean that is read is another table than the one that scores")
+    if config.smoothing.scheme == "blank" and config.smoothing.method != "none":
+        why.append("the blank row is left out")
+    return f"It has {stored:,} parameters where the run trained {trained:,}: {'; '.join(why)}."
 
 
 def _smoothing(config: Config) -> str:

@@ -40,6 +40,9 @@ class Exported:
     temperature: float
     tied: bool
     parameters: int
+    """how many the folder holds"""
+    trained_parameters: int | None
+    """how many the run trained: without torch's second bias, with a blank row, one table where two are written"""
 
 
 def export(
@@ -64,13 +67,14 @@ def export(
     chosen = predict or model.predict
     degree = _temperature(source.path, record, chosen, temperature)
     exported = VarsmoothForCausalLM.from_language_model(model, chosen, degree)
+    stored, tied = sum(each.numel() for each in exported.parameters()), exported.config.tie_word_embeddings
     with _staging(target) as staging:
         exported.save_pretrained(staging)
         tokenizer_of(model.vocab).save_pretrained(staging)
-        (staging / "README.md").write_text(card(record, model.config, chosen, degree), encoding="utf-8")
+        text = card(record, model.config, chosen, degree, stored=stored, tied=tied)
+        (staging / "README.md").write_text(text, encoding="utf-8")
         files = _move(staging, target)
-    tied = exported.config.tie_word_embeddings
-    return Exported(target, files, chosen, degree, tied, sum(each.numel() for each in exported.parameters()))
+    return Exported(target, files, chosen, degree, tied, stored, record.get("parameters"))
 
 
 def _check_finished(run: Path, record: Mapping[str, Any]) -> None:
