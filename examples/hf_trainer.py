@@ -20,8 +20,11 @@ WINDOW = 64
 
 
 def rows(ids: Tensor) -> list[dict[str, Tensor]]:
-    """Cut a stream into windows; the model shifts the labels itself."""
-    return [{"input_ids": row, "labels": row} for row in ids[: len(ids) // WINDOW * WINDOW].view(-1, WINDOW)]
+    """Cut a stream into windows; the model shifts the labels itself, so the first is no target: the Trainer must not count it."""
+    windows = ids[: len(ids) // WINDOW * WINDOW].view(-1, WINDOW)
+    targets = windows.clone()
+    targets[:, 0] = -100
+    return [{"input_ids": row, "labels": wanted} for row, wanted in zip(windows, targets, strict=True)]
 
 
 def main() -> None:

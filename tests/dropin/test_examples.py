@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from networks_for_tests import TINY
-from varsmooth import LanguageModel
+from varsmooth import LanguageModel, open_corpus
 from varsmooth.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,7 +42,13 @@ def test_trainer(monkeypatch, capsys, tmp_path):
     example(monkeypatch, "hf_trainer.py", "--data", "synthetic", "--steps", "20", "--out", str(tmp_path))
     (found,) = re.findall(r"perplexity of the mean: ([\d.]+)", capsys.readouterr().out)
     assert float(found) < 150
-    assert transformers.GPT2LMHeadModel.from_pretrained(tmp_path).config.vocab_size > 100
+    saved = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    valid = torch.as_tensor(open_corpus("synthetic").valid).long()[:8000]
+    rows = valid[: len(valid) // 64 * 64].view(-1, 64)
+    with torch.no_grad():
+        logits = saved(rows).logits[:, :-1]
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).exp().item()
+    assert float(found) == pytest.approx(expected, abs=0.06)
 
 
 def test_run_to_text(monkeypatch, capsys, tmp_path):
