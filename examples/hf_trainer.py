@@ -20,7 +20,7 @@ WINDOW = 64
 
 
 def rows(ids: Tensor) -> list[dict[str, Tensor]]:
-    """Cut a stream into windows; the model shifts the labels itself, so the first is no target: the Trainer must not count it."""
+    """Cut a stream into windows; the model shifts the labels itself, so the first is no target: not to be counted."""
     windows = ids[: len(ids) // WINDOW * WINDOW].view(-1, WINDOW)
     targets = windows.clone()
     targets[:, 0] = -100

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from varsmooth import InputError
 from varsmooth.text import counts as counts_module
 from varsmooth.text.counts import Counts
 
@@ -83,3 +84,24 @@ def test_batches_may_be_a_generator_and_leave_their_items_alone():
 def test_bad_ids_are_named(ids, vocab_size, message):
     with pytest.raises(ValueError, match=message):
         Counts.from_ids(ids, vocab_size)
+
+
+@pytest.mark.parametrize(
+    ("batch", "found"),
+    [
+        (torch.zeros(2, 3, dtype=torch.long), r"shape \(2, 3\)"),
+        ([[0, 1], [2]], "rows of different lengths"),
+        ({"input_ids": [0, 1]}, "a dict"),
+    ],
+)
+def test_batches_that_are_no_streams_are_told_how_to_become_some(batch, found):
+    for count in (lambda: Counts.from_batches([batch], 3), lambda: Counts.from_ids(batch, 3)):
+        with pytest.raises(InputError, match=rf"{found}.*from_batches.*without padding"):
+            count()
+
+
+def test_a_padded_batch_is_counted_as_its_error_says():
+    rows, mask = torch.tensor([[0, 1, 2], [2, 1, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    padded = Counts.from_batches((row[seen.bool()] for row, seen in zip(rows, mask, strict=True)), 3)
+    assert as_lists(padded) == by_hand([[0, 1, 2], [2, 1]], 3)
+    assert as_lists(padded) == as_lists(Counts.from_batches([[0, 1, 2], [2, 1]], 3))

@@ -43,8 +43,7 @@ class Counts:
         ``out_of_core`` says whether distinct bigrams are kept on disk (extra ``data``) instead of in memory; None decides by
         how many there can be. The counts are the same.
         """
-        if not isinstance(ids, Tensor):
-            ids = np.asarray(ids)
+        ids = _as_stream(ids)
         if out_of_core is None:
             out_of_core = chosen_out_of_core(math.prod(ids.shape), vocab_size)
         return cls.from_batches([ids], vocab_size, out_of_core=out_of_core)
@@ -52,7 +51,7 @@ class Counts:
     @classmethod
     def from_batches(
         cls,
-        batches: Iterable[Tensor | NDArray[np.integer]],
+        batches: Iterable[Tensor | NDArray[np.integer] | Sequence[int]],
         vocab_size: int,
         *,
         contiguous: bool = False,
@@ -80,10 +79,17 @@ class Counts:
         return cls(torch.from_numpy(unigram), torch.from_numpy(after), torch.from_numpy(before))
 
 
-def _as_stream(batch: Tensor | NDArray[np.integer]) -> NDArray[np.integer]:
-    stream = batch.detach().cpu().numpy() if isinstance(batch, Tensor) else np.asarray(batch)
+def _as_stream(ids: Tensor | NDArray[np.integer] | Sequence[int]) -> NDArray[np.integer]:
+    try:
+        stream = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+        found = f"an array of shape {tuple(stream.shape)}" if stream.ndim else f"a {type(ids).__name__}"
+    except ValueError:
+        stream, found = np.zeros((0, 0), np.int64), "rows of different lengths"
     if stream.ndim != 1:
-        raise InputError(f"ids must be 1-D, got shape {tuple(stream.shape)}")
+        raise InputError(
+            f"ids must be 1-D, got {found}; of many texts give Counts.from_batches one after the other, without padding: "
+            "(row[mask.bool()] for row, mask in zip(input_ids, attention_mask))"
+        )
     if stream.size and not np.issubdtype(stream.dtype, np.integer):
         raise InputError(f"ids must be integers, got {stream.dtype}")
     return stream
