@@ -127,6 +127,23 @@ def test_target_takes_no_notice_of_ignored_labels():
     assert torch.equal(logits, F.linear(hidden, model.head.weight, model.head.bias))
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_special_words_keep_their_vectors_as_targets_too(padded):
+    model = recurrent(tied=False)
+    if padded:
+        model.words.padding_idx = 3
+    always = Proposal(torch.ones(WORDS), proposal().probs, noises_output=True)
+    handle = smooth(model, always, "word", "target", special_ids=[] if padded else [3])
+
+    def logits(target):
+        handle.step(0)
+        handle.labels(torch.full_like(ids(), target))
+        return model(ids())
+
+    assert torch.equal(logits(3), logits(-100))
+    assert not torch.equal(logits(4), logits(-100))
+
+
 def test_labels_serve_one_forward_pass_and_their_want_is_explained():
     model = recurrent()
     handle = smooth(model, proposal(), "word", "target")
@@ -250,7 +267,7 @@ def test_fold_leaves_a_plain_model_that_predicts_the_same(tied):
 @pytest.mark.parametrize("options", [{"predict": "mean-input"}, {"output": "none"}])
 def test_fold_refuses_two_values_for_one_table(options):
     handle = smooth(recurrent(), proposal(), **options)
-    with pytest.raises(InputError, match="tied"):
+    with pytest.raises(InputError, match=r"tied.*(keep the handle|use predict='mean')"):
         handle.fold()
 
 

@@ -15,7 +15,7 @@ from varsmooth.dropin.checks import check_embedding, check_head, check_kinds
 from varsmooth.dropin.clock import Clock, outside_compile, recomputing
 from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, shifts_labels, unwrapped
 from varsmooth.dropin.tables import Settings, Smoothed, SmoothedEmbedding, SmoothedHead, Table
-from varsmooth.dropin.vocabulary import fitted, without
+from varsmooth.dropin.vocabulary import fitted, special_rows, without
 from varsmooth.errors import InputError, check_choice
 from varsmooth.posterior import Granularity, KLForm, OutputRule, Scope
 from varsmooth.proposal import Proposal
@@ -72,12 +72,11 @@ def smooth(
     layer = None if output == "none" else find_head(model, embedding, head)
     for scorer in [] if layer is None else same_table(model, layer, nn.Linear):
         check_head(scorer, name_of(model, scorer), allow_frozen=allow_frozen)
-    if proposal is not None:
-        own = [] if embedding.padding_idx is None else [embedding.padding_idx]
-        proposal = without(proposal, [*special_ids, *own], len(embedding.weight))
+    special = special_rows(special_ids, embedding)
+    proposal = None if proposal is None else without(proposal, special)
     settings = Settings(granularity, output, scope, dropout, dropout_granularity, variance, batch_first)
     clock = Clock(seed, embedding, _other_trained(model, embedding), by_hand=advance == "manual", processes=data_parallel)
-    parts, rows_of_padding = _parts(model, embedding, layer, proposal, settings, clock, predict, padding)
+    parts, rows_of_padding = _parts(model, embedding, layer, proposal, settings, clock, predict, padding, special)
     return SmoothingHandle(model, parts, clock, settings, rows_of_padding)
 
 
@@ -90,6 +89,7 @@ def _parts(
     clock: Clock,
     predict: Predict,
     padding: int | None,
+    special: list[int],
 ) -> tuple[list[Smoothed], dict[str, int]]:
     """Return what replaces each module's forward, and how many rows of each table are padding."""
     found: dict[str, int] = {}
@@ -108,6 +108,8 @@ def _parts(
     ]
     if head is not None:
         outputs = table(head, "batch")
+        if special and settings.output == "target":
+            outputs.special = torch.isin(torch.arange(len(head.weight)), torch.tensor(special)).to(head.weight.device)
         parts += [SmoothedHead(module, outputs, clock, predict == "mean") for module in same_table(model, head, nn.Linear)]
     return parts, found
 
@@ -192,7 +194,8 @@ class SmoothingHandle:
                 )
         if means and self.settings.output == "none" and self._is_tied:
             raise InputError(
-                "fold() would change the head, which is tied to the embedding and was not smoothed (output='none')"
+                "fold() would change the head, which is tied to the embedding and was not smoothed (output='none'); "
+                "keep the handle to predict with the mean, or remove() it to predict with the table itself"
             )
         for part in means.values():
             part.module.weight.copy_(part.table.posterior.mean())
@@ -225,6 +228,8 @@ class SmoothingHandle:
 
     @outside_compile
     def _before(self, model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if getattr(model, "_is_replica", False):
+            raise InputError("nn.DataParallel is not supported, its replicas would share one draw; use DistributedDataParallel")
         if recomputing():
             return
         labels, self._given_labels = self._given_labels, None

@@ -43,6 +43,8 @@ class Table:
     proposal: Proposal | None
     scope: Scope
     settings: Settings
+    special: Tensor | None = field(default=None, repr=False)
+    """a bool for each row: words that keep their own vector as targets too"""
     _posterior: EmbeddingPosterior | None = field(default=None, repr=False)
     _made_for: tuple[torch.device, torch.dtype, torch.Size] | None = field(default=None, repr=False)
 
@@ -58,6 +60,7 @@ class Table:
                         "call remove() on the handle and smooth the model again"
                     )
                 self.proposal = self.proposal.to(weight.device)
+                self.special = None if self.special is None else self.special.to(weight.device)
             self._made_for = found
             self._posterior = EmbeddingPosterior(
                 weight, self.proposal, how.granularity, self.scope, how.dropout, how.dropout_granularity, how.variance
@@ -190,6 +193,8 @@ class SmoothedHead(Smoothed):
         if not posterior.smooths:
             return self._score(given, table)
         wanted, targets = replaced & (labels >= 0), labels.clamp(min=0)
+        if self.table.special is not None:
+            wanted = wanted & ~self.table.special[targets]
         scores = self._scores_of_others(posterior, given.reshape(*labels.shape, -1), targets, wanted, window)
         if self.module.bias is not None:
             scores = scores + self.module.bias[targets]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from varsmooth.errors import InputError
 from varsmooth.proposal import Proposal
@@ -21,6 +22,8 @@ def special_ids_of(tokenizer: Any) -> list[int]:
     Not that of the unknown word, which is a word, unless the token has another role too. Works with the tokenizers of
     transformers.
     """
+    if not hasattr(tokenizer, "special_tokens_map"):
+        raise InputError(f"special_ids_of needs a tokenizer of transformers, got {type(tokenizer).__name__}; name ids yourself")
     named = {str(token) for name, token in tokenizer.special_tokens_map.items() if name != "unk_token"}
     marked = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
     unknown = {str(tokenizer.special_tokens_map.get("unk_token"))}
@@ -28,21 +31,28 @@ def special_ids_of(tokenizer: Any) -> list[int]:
     return sorted({index for index in tokenizer.convert_tokens_to_ids(list(tokens)) if index is not None})
 
 
-def without(proposal: Proposal, ids: Iterable[int], rows: int) -> Proposal:
-    """Return the proposal in which the words ``ids`` are never replaced and never proposed.
-
-    Those among the ``rows`` of the table that the proposal has no word for are so anyway.
-    """
+def special_rows(ids: Iterable[int], embedding: nn.Embedding) -> list[int]:
+    """Return the special ids, sorted, and with them the embedding's own ``padding_idx``."""
+    rows, own = len(embedding.weight), [] if embedding.padding_idx is None else [embedding.padding_idx]
     try:
-        wanted = sorted({int(index) for index in ids})
-    except TypeError:
+        found = sorted({int(index) for index in chain(ids, own)})
+    except (TypeError, ValueError):
         raise InputError(
-            "special_ids must be integers; a token that the tokenizer lacks has the id None: leave it out"
+            "special_ids must be integers, as special_ids_of(tokenizer) finds them; a token that the tokenizer lacks has the "
+            "id None: leave it out"
         ) from None
-    if wanted and not 0 <= wanted[0] <= wanted[-1] < rows:
-        culprit = wanted[0] if wanted[0] < 0 else wanted[-1]
+    if found and not 0 <= found[0] <= found[-1] < rows:
+        culprit = found[0] if found[0] < 0 else found[-1]
         raise InputError(f"special_ids must be in [0, {rows}), the rows of the table; got {culprit}")
-    words = [index for index in wanted if index < proposal.vocab_size]
+    return found
+
+
+def without(proposal: Proposal, special: Iterable[int]) -> Proposal:
+    """Return the proposal in which the ``special`` words are never replaced and never proposed.
+
+    Rows of the table that the proposal has no word for are so anyway.
+    """
+    words = [index for index in special if index < proposal.vocab_size]
     if not words:
         return proposal
     left_out = torch.tensor(words, device=proposal.rate.device)
