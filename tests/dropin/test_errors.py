@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from dropin_for_tests import WIDTH, WORDS, ids, proposal, recurrent
-from varsmooth import Counts, InputError, Proposal, smooth
+from varsmooth import Counts, InputError, Proposal, smooth, special_ids_of
 
 
 def refused(pattern, model, noise=None, **options):
@@ -99,7 +101,8 @@ def test_a_head_may_be_padded_alone():
 def test_a_second_handle():
     model = recurrent()
     smooth(model, proposal(), output="none")
-    refused(r"embedding 'words' is smoothed already; call remove\(\) on that handle first", model)
+    refused(r"embedding 'words' is smoothed already; call remove\(\) on that handle first, or copy", model)
+    refused("or copy models before that", copy.deepcopy(model))
 
 
 def test_a_second_handle_through_the_tie():
@@ -130,6 +133,23 @@ def test_a_quantised_table():
     model = recurrent(tied=False)
     model.head.weight = nn.Parameter(torch.zeros(WORDS, WIDTH, dtype=torch.float8_e4m3fn), requires_grad=False)
     refused(r"head 'head' is quantised \(float8_e4m3fn\)", model)
+
+
+class Linear(nn.Module):
+    """As the quantised layers of torch: of the same name, and no nn.Linear."""
+
+
+def test_a_quantised_layer_that_is_named():
+    model = nn.Sequential(nn.Embedding(WORDS, 4), Linear())
+    refused("head='1' is a Linear of .*, not of torch.nn.*smooth first, quantise afterwards", model, head="1")
+    refused("output='none'.*a quantised one cannot be drawn: smooth first", model)
+
+
+def test_replicas_of_data_parallel():
+    model = recurrent()
+    smooth(model, proposal())
+    with pytest.raises(InputError, match=r"nn\.DataParallel is not supported.*DistributedDataParallel"):
+        model._replicate_for_data_parallel()(ids())
 
 
 def test_embeddings_that_draws_cannot_follow():
@@ -205,6 +225,10 @@ def test_special_ids_are_never_replaced_and_never_proposed():
 def test_special_ids_must_be_words_and_leave_some():
     refused(r"special_ids must be in \[0, 29\).*got 29", recurrent(), special_ids=[29])
     refused("special_ids must be integers.*None", recurrent(), special_ids=[None, 0])
+    refused(r"special_ids must be integers, as special_ids_of\(tokenizer\)", recurrent(), special_ids=["<pad>"])
+    refused("special_ids must be integers", recurrent(), special_ids=3)
+    with pytest.raises(InputError, match="needs a tokenizer of transformers, got str"):
+        special_ids_of("bert-base-uncased")
     refused(
         "special_ids and padding_idx leave the proposal no word",
         recurrent(),

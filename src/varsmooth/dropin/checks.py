@@ -47,7 +47,7 @@ def check_head(module: nn.Linear, name: str, *, allow_frozen: bool) -> None:
 def _check_table(module: nn.Embedding | nn.Linear, name: str, what: str, *, allow_frozen: bool) -> None:
     forward = vars(module).get("forward")
     if isinstance(getattr(forward, "__self__", None), Smoothed):
-        raise InputError(f"{what} {name!r} is smoothed already; call remove() on that handle first")
+        raise InputError(f"{what} {name!r} is smoothed already; call remove() on that handle first, or copy models before that")
     if forward is not None:
         raise InputError(f"{what} {name!r} has a forward set on the module itself (device hooks?); call smooth() before that")
     weight = module.weight

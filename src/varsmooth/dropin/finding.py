@@ -82,7 +82,8 @@ def find_head(model: nn.Module, embedding: nn.Embedding, given: str | nn.Module 
             )
     raise InputError(
         f"no output head found in {type(model).__name__}: no nn.Linear is tied to the embedding or has its "
-        f"{embedding.num_embeddings} rows; smooth the input alone with output='none', or name the layer with head='NAME'"
+        f"{embedding.num_embeddings} rows; smooth the input alone with output='none', or name the layer with head='NAME'; "
+        "a quantised one cannot be drawn: smooth first"
     )
 
 
@@ -102,7 +103,13 @@ def _given(model: nn.Module, given: str | nn.Module, kind: type[Layer], argument
             raise InputError(f"{argument}={given!r}: {type(model).__name__} has no module of this name{nearest(given, names)}")
         module = names[given]
     if not isinstance(module, kind):
-        raise InputError(f"{argument}={given!r} is a {type(module).__name__}; it must be an nn.{kind.__name__}")
+        found = type(module)
+        if found.__name__ == kind.__name__:  # as torch's own quantised layers are called
+            raise InputError(
+                f"{argument}={given!r} is a {found.__name__} of {found.__module__}, not of torch.nn; a quantised layer cannot "
+                "be drawn: smooth first, quantise afterwards"
+            )
+        raise InputError(f"{argument}={given!r} is a {found.__name__}; it must be an nn.{kind.__name__}")
     return module
 
 
