@@ -65,6 +65,8 @@ def test_the_tied_layer_is_preferred():
 def test_names_that_are_none():
     refused("input='word': RecurrentModel has no module of this name; did you mean 'words'", recurrent(), input="word")
     refused("head='body' is a GRU; it must be an nn.Linear", recurrent(), head="body")
+    refused("input= is a Embedding that is no part of the RecurrentModel", recurrent(), input=recurrent().words)
+    refused("head= is a Linear that is no part of the RecurrentModel", recurrent(), head=recurrent().head)
 
 
 def test_too_few_rows():

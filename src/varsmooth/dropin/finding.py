@@ -97,6 +97,10 @@ def shifts_labels(model: nn.Module) -> bool:
 
 def _given(model: nn.Module, given: str | nn.Module, kind: type[Layer], argument: str) -> Layer:
     module: nn.Module | None = given if isinstance(given, nn.Module) else None
+    if module is not None and not any(each is module for each in model.modules()):
+        raise InputError(
+            f"{argument}= is a {type(module).__name__} that is no part of the {type(model).__name__} to be smoothed"
+        )
     if isinstance(given, str):
         names = dict(model.named_modules())
         if given not in names:
