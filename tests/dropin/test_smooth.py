@@ -264,6 +264,14 @@ def test_fold_leaves_a_plain_model_that_predicts_the_same(tied):
     torch.testing.assert_close(model(ids()), expected)
 
 
+def test_fold_under_autocast_rounds_nothing():
+    model, other = recurrent(), recurrent()
+    smooth(model, proposal()).fold()
+    with torch.autocast("cpu", torch.bfloat16):
+        smooth(other, proposal()).fold()
+    assert torch.equal(model.words.weight, other.words.weight)
+
+
 @pytest.mark.parametrize("options", [{"predict": "mean-input"}, {"output": "none"}])
 def test_fold_refuses_two_values_for_one_table(options):
     handle = smooth(recurrent(), proposal(), **options)

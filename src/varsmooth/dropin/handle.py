@@ -198,7 +198,9 @@ class SmoothingHandle:
                 "keep the handle to predict with the mean, or remove() it to predict with the table itself"
             )
         for part in means.values():
-            part.module.weight.copy_(part.table.posterior.mean())
+            weight = part.module.weight
+            with torch.autocast(weight.device.type, enabled=False):  # the mean is a product, which autocast would round
+                weight.copy_(part.table.posterior.mean())
         self.remove()
 
     def remove(self) -> None:
