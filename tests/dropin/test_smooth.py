@@ -279,6 +279,19 @@ def test_fold_refuses_two_values_for_one_table(options):
         handle.fold()
 
 
+def test_fold_refuses_to_change_an_embedding_that_was_not_smoothed():
+    """As of a decoder whose head is tied to its own embedding, where the encoder's was smoothed."""
+    model = recurrent(tied=False)
+    model.second = nn.Embedding(WORDS, WIDTH)
+    model.second.weight = model.head.weight
+    handle = smooth(model, proposal(), input="words")
+    before = model.second.weight.clone()
+    with pytest.raises(InputError, match=r"fold\(\) would change 'second' too"):
+        handle.fold()
+    assert torch.equal(model.second.weight, before)
+    assert not handle.removed
+
+
 def test_fold_of_the_mode_changes_nothing():
     model = recurrent()
     smooth(model, proposal(), output="none", predict="mode").fold()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
 from torch import nn
@@ -58,6 +58,12 @@ def same_table(model: nn.Module, layer: Layer, kind: type[Layer]) -> list[Layer]
         each for each in model.modules() if isinstance(each, kind) and each.weight is layer.weight and each is not layer
     )
     return found
+
+
+def tied_beside(model: nn.Module, weights: Container[int], smoothed: Sequence[nn.Module]) -> str | None:
+    """Return the name of a layer that uses one of these weights, given by their ids, and is none of the smoothed."""
+    layers = ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Embedding | nn.Linear))
+    return next((name for name, layer in layers if id(layer.weight) in weights and layer not in smoothed), None)
 
 
 def find_head(model: nn.Module, embedding: nn.Embedding, given: str | nn.Module | None) -> nn.Linear:

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from varsmooth.draws import DrawKey
 from varsmooth.dropin.checks import check_embedding, check_head, check_kinds
 from varsmooth.dropin.clock import Clock, outside_compile, recomputing
-from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, shifts_labels, unwrapped
+from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_table, shifts_labels, tied_beside, unwrapped
 from varsmooth.dropin.tables import Settings, Smoothed, SmoothedEmbedding, SmoothedHead, Table
 from varsmooth.dropin.vocabulary import fitted, special_rows, without
 from varsmooth.errors import InputError, check_choice
@@ -192,10 +192,10 @@ class SmoothingHandle:
                 raise InputError(
                     "fold() cannot give one tied table two values: the input's mean and the head's mode; use predict='mean'"
                 )
-        if means and self.settings.output == "none" and self._is_tied:
+        if tied := tied_beside(self.model, means, [part.module for part in self.parts]):
             raise InputError(
-                "fold() would change the head, which is tied to the embedding and was not smoothed (output='none'); "
-                "keep the handle to predict with the mean, or remove() it to predict with the table itself"
+                f"fold() would change {tied!r} too, which is tied to a smoothed table and was not smoothed itself; keep the "
+                "handle to predict with the mean, or remove() it to predict with the table as it is"
             )
         for part in means.values():
             weight = part.module.weight
@@ -222,11 +222,6 @@ class SmoothingHandle:
         padded = [f"{rows} rows of {name} are padding" for name, rows in self.padding.items() if rows]
         state = "removed" if self.removed else f"step {self.current_step}"
         return f"SmoothingHandle({'; '.join([', '.join(tables), *padded, state])})"
-
-    @property
-    def _is_tied(self) -> bool:
-        weight = self.parts[0].module.weight
-        return any(isinstance(module, nn.Linear) and module.weight is weight for module in self.model.modules())
 
     @outside_compile
     def _before(self, model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
