@@ -310,3 +310,13 @@ def test_smoothing_that_has_no_effect_is_told_once(advance, calls_embedding, nam
         step()
     step()  # a second warning would be an error
     assert handle.current_step == 2
+
+
+def test_a_step_that_is_none_and_a_state_that_is_not_its_own():
+    handle = smooth(recurrent(), proposal())
+    for wrong in (1.5, torch.tensor(1.0), torch.tensor([1, 2])):
+        with pytest.raises(InputError, match="a step is one integer"):
+            handle.step(wrong)
+    with pytest.raises(InputError, match=r"lacks sequences, seed; give it what handle.state_dict\(\) returned"):
+        handle.load_state_dict({"step": 3})
+    assert handle.current_step == 0

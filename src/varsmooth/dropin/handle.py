@@ -159,6 +159,8 @@ class SmoothingHandle:
         Only needed with ``advance='manual'`` or to resume. A 0-d integer tensor is kept, not copied: whoever replays a CUDA
         graph advances it there, and every forward pass then starts at the first sequence of the batch.
         """
+        if isinstance(to, float) or (isinstance(to, Tensor) and (to.dim() or to.is_floating_point())):
+            raise InputError(f"a step is one integer, got {to!r}")
         if to is None:
             self.clock.advance()
         else:
@@ -178,6 +180,9 @@ class SmoothingHandle:
         return {"step": self.current_step, "sequences": self.clock.sequences, "seed": self.clock.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on with the draws of ``state_dict``."""
+        if missing := [name for name in self.state_dict() if name not in state]:
+            raise InputError(f"the handle's state lacks {', '.join(missing)}; give it what handle.state_dict() returned")
         self.clock.seed = int(state["seed"])
         self.clock.go_to(int(state["step"]), int(state["sequences"]))
 
