@@ -224,3 +224,23 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     (results / "cost.csv").write_text("quantity\nstep\n")
     with pytest.raises(InputError, match=r"cost\.csv: not the rows of a bench"):
         cost_table(results)
+
+
+def test_the_picture_of_small_data_is_of_gains_because_every_share_has_its_own_vocabulary(results, keep, monkeypatch):
+    for value, test in ((0.05, 90.0), (0.1, 80.0)):
+        for number in range(1, 5):
+            keep("vanilla", test + number, group="data-size", name=f"vanilla-{value}-v{number}", corpus="wikitext-2")
+            keep("element-kneser-ney", test - 3, group="data-size", name=f"element-{value}-v{number}", corpus="wikitext-2")
+    drawn = {}
+
+    def chart(found, **about):
+        drawn.update(found=found, **about)
+        return PNG
+
+    monkeypatch.setattr("varsmooth.reproduce.page.line_chart", chart)
+    page = build_page(results)
+    assert page.pictures["wikitext-2-data-size.png"]() == PNG
+    assert [(value, gain.mean) for value, gain in drawn["found"]["element-wise smoothing, Kneser-Ney"]] == [(0.05, 4.0), (0.1, 4.0)]
+    assert "vanilla" not in drawn["found"]
+    assert (drawn["up"], drawn["zero"]) == ("test perplexity below vanilla", True)
+    assert page.parts["figures"].startswith("![What smoothing gains over vanilla, WikiText-2]")

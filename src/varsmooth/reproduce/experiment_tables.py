@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
@@ -12,6 +13,9 @@ from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, po
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, paragraphs, seeds_shown, shown
 from varsmooth.reproduce.records import Group, Records, over_seeds, passed_over, perplexity
+
+Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
+"""Points by the label of their arm."""
 
 
 def best_runs(group: Group, arm: Arm, value: float | None) -> list[RunSummary]:
@@ -23,12 +27,10 @@ def best_runs(group: Group, arm: Arm, value: float | None) -> list[RunSummary]:
     return group.runs[min(known, key=known.__getitem__)] if known and tried.issuperset(names) else []
 
 
-def curves(
-    experiment: Experiment, records: Records, corpus: str, budget: Budget = "full"
-) -> dict[str, list[tuple[float, Spread]]]:
+def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
     """Return the points that have been run, by the label of their arm."""
     group = records.group(corpus, group_of(experiment, budget))
-    found: dict[str, list[tuple[float, Spread]]] = {}
+    found: Curves = {}
     for arm in experiment.arms:
         points = [(value, _figure(experiment, best_runs(group, arm, value))) for value in experiment.values]
         found[arm.label] = [(value, figure) for value, figure in points if figure is not None]
@@ -49,22 +51,21 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
     header = [experiment.axis, *(f"{value:g}" for value in experiment.values)]
     rows = [[label, *(shown(dict(points).get(value)) for value in experiment.values)] for label, points in found.items()]
     if experiment.vary == SHARE:
-        rows += _gains(experiment, found)
+        gains = {label: dict(points) for label, points in gain_curves(found).items()}
+        rows += [[f"gain of {label}", *(shown(own.get(value)) for value in experiment.values)] for label, own in gains.items()]
     missing = [label for label, points in found.items() if len(points) < len(experiment.values)]
     nothing = not any(found.values())
     return paragraphs(markdown.table(header, rows), not_run(missing, len(found) if nothing else 0))
 
 
-def _gains(experiment: Experiment, found: dict[str, list[tuple[float, Spread]]]) -> list[list[str]]:
-    """How far each later arm is below the first."""
+def gain_curves(found: Curves) -> Curves:
+    """Return how far each later arm is below the first, where both have been run."""
     (_, first), *others = found.items()
-    baseline = dict(first)
-    rows = []
-    for label, points in others:
-        own = dict(points)
-        both = [(baseline.get(value), own.get(value)) for value in experiment.values]
-        rows.append([f"gain of {label}", *(shown(plain.mean - it.mean if plain and it else None) for plain, it in both)])
-    return rows
+    plain = {value: figure.mean for value, figure in first}
+    return {
+        label: [(value, Spread(plain[value] - figure.mean, None, figure.seeds)) for value, figure in points if value in plain]
+        for label, points in others
+    }
 
 
 def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:

@@ -13,7 +13,7 @@ from varsmooth.reproduce import cost, markdown, tables
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, Budget, CorpusPlan, corpora
 from varsmooth.reproduce.chosen import FILE, read_chosen
 from varsmooth.reproduce.data_cost import data_cost_table
-from varsmooth.reproduce.experiment_tables import curves, experiment_table
+from varsmooth.reproduce.experiment_tables import curves, experiment_table, gain_curves
 from varsmooth.reproduce.experiments import SHARE, Experiment, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, paragraphs
@@ -128,12 +128,16 @@ def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: 
     group = group_of(experiment, budget)
     text = experiment_table(experiment, records, plan.name, budget)
     found = curves(experiment, records, plan.name, budget) if experiment.vary else {}
+    title, up = f"{experiment.title}, {plan.title}", f"{experiment.split} perplexity"
+    if experiment.vary == SHARE:
+        # Every share has a vocabulary of its own, so perplexities cannot be joined by a line, but what is gained at each can.
+        first = experiment.arms[0].label
+        found, title, up = gain_curves(found), f"What smoothing gains over {first}, {plan.title}", f"{up} below {first}"
     if any(len(points) > 1 for points in found.values()):
         picture = f"{plan.name}-{group}.png"
-        title = f"{experiment.title}, {plan.title}"
         log = experiment.vary in (SHARE, "train.steps")
         page.pictures[picture] = partial(
-            line_chart, found, title=title, across=experiment.axis, up=f"{experiment.split} perplexity", logarithmic=log
+            line_chart, found, title=title, across=experiment.axis, up=up, logarithmic=log, zero=experiment.vary == SHARE
         )
         text = paragraphs(f"![{title}]({picture})", text)
     page.parts[f"{plan.name}/{group}"] = text

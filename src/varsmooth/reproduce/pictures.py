@@ -14,9 +14,19 @@ Point = tuple[float, Spread]
 
 
 def line_chart(
-    curves: Mapping[str, Sequence[Point]], *, title: str, across: str, up: str, logarithmic: bool = False, floor: str = ""
+    curves: Mapping[str, Sequence[Point]],
+    *,
+    title: str,
+    across: str,
+    up: str,
+    logarithmic: bool = False,
+    floor: str = "",
+    zero: bool = False,
 ) -> bytes:
-    """Return a PNG with a line for each curve that has points; seeds' spread is a bar, the curve called ``floor`` is dashed."""
+    """Return a PNG with a line for each curve that has points; seeds' spread is a bar, the curve called ``floor`` is dashed.
+
+    ``zero``: with a line where there is no difference, which is always in sight.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -33,6 +43,8 @@ def line_chart(
         if label == floor:
             look = {"linestyle": "--", "color": LIGHT.ink}
         axes.errorbar(values, heights, yerr=bars if any(bars) else None, capsize=3, label=label, **look)
+    if zero:
+        axes.axhline(0, color=LIGHT.ink, linewidth=1)
     if logarithmic:
         axes.set_xscale("log")
         ticks = sorted({value for points in curves.values() for value, _ in points})
