@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from varsmooth import InputError
 from varsmooth.bench.plan import PENN
 from varsmooth.bench.workload import Workload
 from varsmooth.config import override
+from varsmooth.fleet.clock import Clock
 from varsmooth.recipe import load_recipe
 from varsmooth.reproduce.chosen import Choice, Chosen
 from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost
@@ -153,6 +155,11 @@ def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(resul
     assert len(cost.splitlines()) == 3
 
 
+def test_all_arms_of_a_share_come_before_the_next_share():
+    names = [job.name for job in experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))]
+    assert names[:12] == [f"{arm}-0.05-v{number}-seed1" for arm in ("vanilla", "word", "element") for number in (1, 2, 3, 4)]
+
+
 def test_a_share_of_the_text_is_whole_lines_and_the_other_splits_stay(tmp_path):
     text = b"a b c\nd\n\ne f\n"
     assert [first_lines(text, share) for share in (0.01, 0.4, 0.5, 0.99, 1.0)] == [
@@ -192,11 +199,12 @@ def test_cost_is_measured_once_and_shown_with_its_floor(results):
     (results / "cost.csv").unlink()
     measure_cost(results, plans, lambda *_: None)
     found = cost_table(results)
-    *lines, _, told = found.splitlines()
-    assert len(lines) == 4
+    told, _, *lines = found.splitlines()
+    assert len(lines) == 4, "memory is that of a GPU"
     assert lines[2].startswith("| 8 | 211 | ")
-    assert told == f"Measured on one {environment(torch.device('cpu'))['hardware']['name']}."
-    other = (results / "cost.csv").read_text().replace(told.removeprefix("Measured on one ").rstrip("."), "a card")
+    name = environment(torch.device("cpu"))["hardware"]["name"]
+    assert told == f"A training step on one {name}, ms:"
+    other = (results / "cost.csv").read_text().replace(name, "a card")
     (results / "cost.csv").write_text(other)
     assert len(measure_cost(results, plans, lambda *_: None)) == 2, "what was measured elsewhere says nothing of this machine"
 
@@ -220,7 +228,8 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     page = build_page(results)
     assert set(page.pictures) == {"cost-words.png", "cost-size.png"}
     assert page.pictures["cost-words.png"]().startswith(PNG)
-    assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 | 280 | 290 |" in page.parts["cost"]
+    assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 |\n" in page.parts["cost"]
+    assert "| 512 | 10,000 | 280 | - | 290 | - |" in page.parts["cost"]
     (results / "cost.csv").write_text("quantity\nstep\n")
     with pytest.raises(InputError, match=r"cost\.csv: not the rows of a bench"):
         cost_table(results)
@@ -240,7 +249,51 @@ def test_the_picture_of_small_data_is_of_gains_because_every_share_has_its_own_v
     monkeypatch.setattr("varsmooth.reproduce.page.line_chart", chart)
     page = build_page(results)
     assert page.pictures["wikitext-2-data-size.png"]() == PNG
-    assert [(value, gain.mean) for value, gain in drawn["found"]["element-wise smoothing, Kneser-Ney"]] == [(0.05, 4.0), (0.1, 4.0)]
+    assert [(value, gain.mean) for value, gain in drawn["found"]["element-wise smoothing, Kneser-Ney"]] == [
+        (0.05, 4.0),
+        (0.1, 4.0),
+    ]
     assert "vanilla" not in drawn["found"]
     assert (drawn["up"], drawn["zero"]) == ("test perplexity below vanilla", True)
     assert page.parts["figures"].startswith("![What smoothing gains over vanilla, WikiText-2]")
+
+
+@pytest.fixture
+def tiny_costs(monkeypatch):
+    """A machine that has a GPU, as far as the command can tell, and two small shapes to measure."""
+    loads = [Workload(size, 211, batch=4, window=5, precision="fp32", tokens=4_000) for size in (8, 16)]
+    plans = [
+        replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads)
+        for plan in cost_plans(torch.device("cpu"), loads)
+    ]
+    monkeypatch.setattr("varsmooth.cli.reproducing.cost_plans", lambda _: plans)
+    monkeypatch.setattr("varsmooth.cli.reproducing.resolve_device", lambda _: torch.device("cuda"))
+
+
+def test_cost_stops_when_the_time_is_up_and_the_same_command_goes_on(run, results, tmp_path, tiny_costs, monkeypatch):
+    command = ["reproduce", "ptb", "--experiment", "cost", "--results", results, "--out", tmp_path / "out"]
+    names = ["cost of 8 units with 211 words", "cost of 16 units with 211 words"]
+    assert json.loads(run(*command, "--dry-run", "--json")[1]) == {"planned": 2, "missing": names, "steps": 0}
+    times = iter([0.0, 30.0, 61.0])
+    monkeypatch.setattr("varsmooth.reproduce.cost.Clock", lambda limit: Clock(limit, lambda: next(times)))
+    status, _, told = run(*command, "--minutes", 1)
+    assert (status, "the time is up, 1 runs are left; the same command goes on" in told) == (0, True), told
+    assert run(*command, "--dry-run")[1].splitlines() == names[1:]
+
+
+def test_cost_needs_a_gpu_and_takes_no_rows(run, results, tmp_path):
+    command = ["reproduce", "ptb", "--experiment", "cost", "--results", results, "--out", tmp_path / "out"]
+    if not torch.cuda.is_available():
+        status, _, told = run(*command)
+        assert (status, "--experiment cost needs a GPU" in told) == (2, True)
+    for flags, flag in ((["--rows", "vanilla"], "rows"), (["--seeds", "1"], "seeds"), (["--budget", "quick"], "budget")):
+        status, _, told = run(*command, *flags)
+        assert (status, f"--experiment cost does not go with --{flag}" in told) == (2, True)
+
+
+def test_what_is_measured_of_cost():
+    plans = cost_plans(torch.device("cuda"))
+    shapes = [(load.size, load.words) for plan in plans for load in plan.workloads]
+    over_words = [(512, words) for words in (10_000, 33_278, 100_000, 267_735)]
+    assert shapes == [*over_words, (1024, 10_000), (2048, 10_000), (1024, 33_278)]
+    assert all(plan.memory_of == plan.schemes for plan in plans)

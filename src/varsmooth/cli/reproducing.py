@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from varsmooth.bench import Plan
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.fleets import FAILED, parse_limit, parse_seeds
 from varsmooth.cli.output import lasting_console
@@ -38,7 +39,7 @@ from varsmooth.reproduce import (
     write_documents,
 )
 from varsmooth.reproduce.chosen import FILE, Key
-from varsmooth.reproduce.cost import cost_plans, measure_cost
+from varsmooth.reproduce.cost import cost_plans, measure_cost, missing_plans, plan_name
 from varsmooth.reproduce.experiments import group_of
 from varsmooth.reproduce.page import Page, corpus_page
 from varsmooth.train.build import resolve_device
@@ -152,7 +153,9 @@ def reproduce(
         if (size, setting) != (512, "paper"):
             raise InputError("--experiment does not go with --size or --setting: every experiment has its own")
         part = _experiment_part(corpus, experiment, budget)
-        if experiment != COST:
+        if experiment == COST:
+            _refuse_together("experiment cost", rows=rows, seeds=seeds, budget=budget != "full")
+        else:
             jobs = experiment_jobs(
                 named_experiments()[experiment], corpus, chosen, budget=budget, seeds=numbers, arms=_names(rows)
             )
@@ -161,13 +164,18 @@ def reproduce(
         # What was recorded in the tuned setting can be shown without knowing what was chosen.
         if rows or setting == "paper" or not from_records:
             jobs = table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=_names(rows), seeds=numbers)
+    costs = _cost_plans() if experiment == COST and not from_records else []
     if dry_run:
-        return _say_missing(missing_jobs(jobs, results), len(jobs), json_)
+        names = [job.trial_name for job in missing_jobs(jobs, results)] + list(map(plan_name, missing_plans(results, costs)))
+        steps = sum(job.config.train.steps for job in missing_jobs(jobs, results))
+        return _say_missing(names, len(jobs) + len(costs), steps, json_)
     outcome = FleetOutcome([], None)
     if not from_records:
         console = errors if json_ else lasting_console()
         if experiment == COST:
-            measure_cost(results, cost_plans(resolve_device("auto")), _observe)
+            measure_cost(results, costs, _observe, limit)
+            left = missing_plans(results, costs)
+            outcome = FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
         else:
             at_once = 1 if experiment and named_experiments()[experiment].alone else at_once
             outcome = run_jobs(
@@ -216,14 +224,20 @@ def _observe(name: str, number: int, total: int) -> None:
     errors.print(f"{number + 1}/{total} {name}")
 
 
-def _say_missing(missing: Sequence[Job], planned: int, as_json: bool) -> int:
-    steps = sum(job.config.train.steps for job in missing)
+def _cost_plans() -> list[Plan]:
+    device = resolve_device("auto")
+    if device.type != "cuda":
+        raise InputError("--experiment cost needs a GPU; 'varsmooth bench' measures a smaller model on the CPU")
+    return cost_plans(device)
+
+
+def _say_missing(missing: Sequence[str], planned: int, steps: int, as_json: bool) -> int:
     if as_json:
-        print(json.dumps({"planned": planned, "missing": [job.trial_name for job in missing], "steps": steps}))
+        print(json.dumps({"planned": planned, "missing": missing, "steps": steps}))
         return 0
-    for job in missing:
-        print(job.trial_name)
-    errors.print(f"{len(missing)} of {planned} runs are missing, {steps:,} steps in all")
+    for name in missing:
+        print(name)
+    errors.print(f"{len(missing)} of {planned} runs are missing" + (f", {steps:,} steps in all" if steps else ""))
     return 0
 
 

@@ -16,6 +16,8 @@ from varsmooth.bench.plan import MEMORY, PENN, STEPS, WIKITEXT
 from varsmooth.bench.suite import Observer
 from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, VANILLA, WORD, Workload
 from varsmooth.errors import InputError
+from varsmooth.fleet import TimeLimit
+from varsmooth.fleet.clock import Clock
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.markdown import not_run, paragraphs, shown
@@ -41,10 +43,13 @@ class Cost(NamedTuple):
 
 
 def cost_plans(device: torch.device, loads: Sequence[Workload] = ()) -> list[Plan]:
-    """Return a plan for each vocabulary at 512 units and each size with 10,000 words: memory is measured for one at a time."""
+    """Return a plan for each vocabulary at 512 units and each size with 10,000 words: memory is measured for one at a time.
+
+    And one for 1,024 units with the words of WikiText-2, which the paper trains too.
+    """
     if not loads:
-        shapes = dict.fromkeys([*((512, words) for words in VOCABULARIES), *((size, PENN) for size in SIZES)])
-        loads = [Workload(size, words) for size, words in shapes]
+        shapes = [*((512, words) for words in VOCABULARIES), *((size, PENN) for size in SIZES), (1024, WIKITEXT)]
+        loads = [Workload(size, words) for size, words in dict.fromkeys(shapes)]
     groups = (STEPS, MEMORY) if device.type == "cuda" else (STEPS,)
     return [
         Plan(
@@ -56,22 +61,38 @@ def cost_plans(device: torch.device, loads: Sequence[Workload] = ()) -> list[Pla
             30,
             9,
             fleet_words=load.words,
-            memory_of=(VANILLA, ELEMENT_BATCH),
+            memory_of=SCHEMES,
         )
         for load in loads
     ]
 
 
-def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer) -> list[Findings]:
-    """Measure what has no row yet, adding to ``cost.csv`` after each plan, so that nothing is measured twice."""
-    path = results / FILE
+def missing_plans(results: Path, plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans that have no row of this machine yet."""
     known = {(cost.size, cost.words, cost.device) for cost in read_cost(results)}
+    shapes = [(plan, *plan.workloads) for plan in plans]
+    devices = {plan.device: environment(plan.device)["hardware"]["name"] for plan in plans}
+    return [plan for plan, load in shapes if (load.size, load.words, devices[plan.device]) not in known]
+
+
+def plan_name(plan: Plan) -> str:
+    """Say what a plan measures."""
+    (load,) = plan.workloads
+    return f"cost of {load.size:,} units with {load.words:,} words"
+
+
+def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer, limit: TimeLimit | None = None) -> list[Findings]:
+    """Measure what has no row yet, adding to ``cost.csv`` after each plan, so that nothing is measured twice.
+
+    No plan is begun once the ``limit`` is up.
+    """
+    path, clock = results / FILE, Clock(limit)
     found: list[Findings] = []
     checked: set[int] = set()
-    for plan in plans:
+    for plan in missing_plans(results, plans):
+        if clock.up:
+            break
         (load,) = plan.workloads
-        if (load.size, load.words, environment(plan.device)["hardware"]["name"]) in known:
-            continue
         # Kernels are chosen by size: what was found right for one vocabulary need not be asked again for the next.
         findings = run_bench(replace(plan, gate=()) if load.size in checked else plan, observe)
         checked.add(load.size)
@@ -112,25 +133,25 @@ def read_cost(results: Path) -> list[Cost]:
 
 
 def cost_table(results: Path) -> str:
-    """Return ms/step of each scheme, the floor and the memory, by size and vocabulary."""
+    """Return ms/step of each scheme and the floor, then the memory, by size and vocabulary."""
     costs = shown_cost(results)
     medians = {cost[:4]: cost.median for cost in costs}
     floors = {(cost.size, cost.words): cost.floor for cost in costs if cost.quantity == STEP}
-    header = [
-        "units",
-        "words",
-        *(f"{scheme}, ms/step" for scheme in SCHEMES),
-        f"{FLOOR}, ms/step",
-        *(f"{scheme}, MB beyond the weights" for scheme in (VANILLA, ELEMENT_BATCH)),
-    ]
-    rows = []
+    times, memory = [], []
     for size, words in sorted(floors):
+        shape = [f"{size:,}", f"{words:,}"]
         steps = [shown(medians.get((STEP, size, words, scheme))) for scheme in SCHEMES]
-        memory = [shown(medians.get((PEAK, size, words, scheme)), 0) for scheme in (VANILLA, ELEMENT_BATCH)]
-        rows.append([str(size), f"{words:,}", *steps, shown(floors[size, words]), *memory])
-    if not rows:
+        times.append([*shape, *steps, shown(floors[size, words])])
+        peaks = [medians.get((PEAK, size, words, scheme)) for scheme in SCHEMES]
+        memory += [[*shape, *(shown(peak, 0) for peak in peaks)]] if any(peaks) else []
+    if not times:
         return not_run(["cost"], 1)
-    return paragraphs(markdown.table(header, rows, texts=0), f"Measured on one {costs[0].device}.")
+    return paragraphs(
+        f"A training step on one {costs[0].device}, ms:",
+        markdown.table(["units", "words", *SCHEMES, FLOOR], times, texts=0),
+        "Peak memory beyond weights, gradients and second moments, MB:" if memory else "",
+        markdown.table(["units", "words", *SCHEMES], memory, texts=0) if memory else "",
+    )
 
 
 def cost_curves(results: Path, across: str) -> Curves:

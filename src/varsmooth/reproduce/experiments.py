@@ -83,11 +83,12 @@ def experiment_jobs(
         raise InputError(f"--budget {budget} does not go with --experiment {experiment.name}, which is about the length itself")
     group = group_of(experiment, budget)
     jobs = []
-    for arm in _arms_to_run(experiment, chosen, arms):
-        recipe = load_recipe(f"{arm.row}/{corpus}-{experiment.size}")
-        base = _base_values(experiment, chosen, arm)
-        for place, value in enumerate(experiment.values or (None,)):
-            own = _point_values(experiment, place)
+    # Point by point, so that those that are reached before the time is up can be compared.
+    for place, value in enumerate(experiment.values or (None,)):
+        own = _point_values(experiment, place)
+        for arm in _arms_to_run(experiment, chosen, arms):
+            recipe = load_recipe(f"{arm.row}/{corpus}-{experiment.size}")
+            base = _base_values(experiment, chosen, arm)
             for number, variant in enumerate(arm.variants):
                 values = {**base, **arm.set, **own, **variant}
                 values |= _no_longer(budget_values(budget), values)
