@@ -21,7 +21,9 @@ def test_the_documents_show_every_table():
     for corpus in ("ptb", "wikitext-2"):
         tables = {f"{corpus}/{size}-{setting}" for size in (512, 1024) for setting in ("paper", "tuned")}
         assert tables | {f"{corpus}/data-size", f"{corpus}/time", f"{corpus}/chosen"} <= marked
-    assert {"ptb/gamma", "ptb/ablation", "ptb/sampling", "cost"} <= marked
+        own = {f"{corpus}/512-{setting}/{part}" for setting in ("paper", "tuned") for part in ("bands", "calibration")}
+        assert own <= marked
+    assert {"ptb/gamma", "ptb/ablation", "ptb/sampling", "cost", "cost/time"} <= marked
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ from varsmooth.bench.workload import Workload
 from varsmooth.config import override
 from varsmooth.fleet.clock import Clock
 from varsmooth.recipe import load_recipe
+from varsmooth.report.runs import load_run
 from varsmooth.reproduce.chosen import Choice, Chosen
 from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost
 from varsmooth.reproduce.experiment_tables import curves, experiment_table
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
+from varsmooth.reproduce.pace import scheme_of
 from varsmooth.reproduce.page import build_page
 from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.shares import data_for, first_lines
@@ -297,3 +299,29 @@ def test_what_is_measured_of_cost():
     over_words = [(512, words) for words in (10_000, 33_278, 100_000, 267_735)]
     assert shapes == [*over_words, (1024, 10_000), (2048, 10_000), (1024, 33_278)]
     assert all(plan.memory_of == plan.schemes for plan in plans)
+
+
+def test_the_time_to_a_perplexity_is_that_of_its_steps_on_a_card_that_has_nothing_else(results, keep):
+    keep("vanilla", 70.0)  # valid 74, at step 10
+    keep("element-kneser-ney", 90.0)
+    assert "| Penn Treebank | 512 | 1,000 | 80.0 | 10 | - | - (0 of 1 reach it) |" in build_page(results).parts["cost/time"]
+    header = "quantity,size,vocabulary,scheme,median,floor,device\n"
+    (results / "cost.csv").write_text(header + "step,512,900,vanilla,100,,a card\nstep,512,1100,vanilla,300,,a card\n")
+    assert "| 512 | 1,000 | 80.0 | 10 (2.0 s) | - |" in build_page(results).parts["cost/time"], "half way between two vocabularies"
+    (results / "cost.csv").write_text(header + "step,512,1100,vanilla,300,,a card\nstep,1024,1000,vanilla,300,,a card\n")
+    assert "| 512 | 1,000 | 80.0 | 10 | - |" in build_page(results).parts["cost/time"], "not measured at this size and vocabulary"
+
+
+@pytest.mark.parametrize(
+    ("row", "scheme"),
+    [
+        ("vanilla", "vanilla"),
+        ("smoothing-kneser-ney", "word KN"),
+        ("element-kneser-ney", "element KN sequence"),
+        ("noising-kneser-ney", None),
+        ("smoothing-blank", None),
+    ],
+)
+def test_the_scheme_of_the_bench_that_a_run_is(keep, row, scheme):
+    run = load_run(keep(row, 70.0))
+    assert scheme_of(run) == scheme

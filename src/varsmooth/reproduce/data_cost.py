@@ -1,21 +1,42 @@
-"""How cost grows with the text: how soon each model is as good as vanilla will be, by the share of the training text."""
+"""How long training takes to a fixed development perplexity: by text and size, and by the share of the training text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from statistics import fmean
 
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
+from varsmooth.reproduce.catalogue import SIZES, corpora, paper_cell
+from varsmooth.reproduce.cost import Cost
 from varsmooth.reproduce.experiment_tables import best_runs
 from varsmooth.reproduce.experiments import Experiment, group_of
-from varsmooth.reproduce.markdown import NOTHING, not_run, shown
-from varsmooth.reproduce.records import Records, over_seeds
+from varsmooth.reproduce.jobs import table_group
+from varsmooth.reproduce.markdown import not_run
+from varsmooth.reproduce.pace import steps_shown
+from varsmooth.reproduce.records import Records
+
+BASELINE = "vanilla"
+ROWS = (BASELINE, "smoothing-kneser-ney", "element-kneser-ney")
 
 
-def data_cost_table(experiment: Experiment, records: Records, corpus: str) -> str:
-    """Return words, tokens and the steps to the first arm's best development perplexity, by share; empty ones are left out."""
+def time_table(records: Records, costs: Sequence[Cost]) -> str:
+    """Return steps and time to what the paper's smaller tied vanilla ends with, by text and size."""
+    rows, labels = [], {}
+    for plan in corpora().values():
+        labels |= {row.name: row.label for row in plan.rows if row.name in ROWS}
+        goal = paper_cell(plan.name, min(SIZES), BASELINE).valid or 0.0
+        for size in SIZES:
+            runs = records.runs(plan.name, table_group(size, "paper", "full"))
+            if BASELINE in runs:
+                shape = [plan.title, f"{size:,}", _words(runs[BASELINE]), f"{goal}"]
+                rows.append([*shape, *(steps_shown(runs.get(row, []), goal, costs) for row in ROWS)])
+    header = ["text", "units", "words", "valid perplexity", *(labels[row] for row in ROWS)]
+    return markdown.table(header, rows) if rows else not_run(["time"], 1)
+
+
+def data_cost_table(experiment: Experiment, records: Records, corpus: str, costs: Sequence[Cost] = ()) -> str:
+    """Return words, tokens, and steps and time to the first arm's best development perplexity, by share."""
     group = records.group(corpus, group_of(experiment, "full"))
     first, header = experiment.arms[0], ["share", "words in the vocabulary", "tokens"]
     header += [f"{arm.label}: steps to the best of {first.label}" for arm in experiment.arms]
@@ -25,19 +46,12 @@ def data_cost_table(experiment: Experiment, records: Records, corpus: str) -> st
         if not members[0]:
             continue
         goal = fmean(run.best_valid or float("inf") for run in members[0])
-        data = members[0][0].record.get("data") or {}
-        cells = [f"{value:g}", f"{data.get('vocab_size', 0):,}", f"{(data.get('tokens') or {}).get('train', 0):,}"]
-        rows.append([*cells, *(steps_shown(runs, goal) for runs in members)])
+        tokens = ((members[0][0].record.get("data") or {}).get("tokens") or {}).get("train", 0)
+        rows.append(
+            [f"{value:g}", _words(members[0]), f"{tokens:,}", *(steps_shown(runs, goal, costs) for runs in members)],
+        )
     return markdown.table(header, rows, texts=0) if rows else not_run(["cost"], 1)
 
 
-def steps_shown(runs: Sequence[RunSummary], goal: float) -> str:
-    """Return the mean of the steps to a development perplexity; where not all runs reach it, how many do."""
-    found = over_seeds(runs, partial(steps_to, goal=goal))
-    reached = found.seeds if found else 0
-    return shown(found, 0) if reached == len(runs) else f"{NOTHING} ({reached} of {len(runs)} reach it)"
-
-
-def steps_to(run: RunSummary, goal: float) -> float | None:
-    """Return the step of the first evaluation at or below ``goal``."""
-    return next((float(step) for step, value in run.curve if value <= goal), None)
+def _words(runs: Sequence[RunSummary]) -> str:
+    return f"{(runs[0].record.get('data') or {}).get('vocab_size', 0):,}"

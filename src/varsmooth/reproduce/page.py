@@ -12,7 +12,7 @@ from pathlib import Path
 from varsmooth.reproduce import cost, markdown, tables
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, Budget, CorpusPlan, corpora
 from varsmooth.reproduce.chosen import FILE, read_chosen
-from varsmooth.reproduce.data_cost import data_cost_table
+from varsmooth.reproduce.data_cost import data_cost_table, time_table
 from varsmooth.reproduce.experiment_tables import curves, experiment_table, gain_curves
 from varsmooth.reproduce.experiments import SHARE, Experiment, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
@@ -59,6 +59,7 @@ def build_page(results: Path) -> Page:
             for budget in BUDGETS if plan.name in experiment.corpora else ():
                 _add_experiment(page, records, plan, experiment, budget)
     _add_cost(page, results)
+    page.parts["cost/time"] = time_table(records, cost.shown_cost(results))
     page.parts["figures"] = paragraphs(*(_picture(page, name) for name in FIGURES))
     return page
 
@@ -142,7 +143,9 @@ def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: 
         text = paragraphs(f"![{title}]({picture})", text)
     page.parts[f"{plan.name}/{group}"] = text
     if experiment.vary == SHARE and budget == "full":
-        page.parts[f"{plan.name}/{group}/cost"] = data_cost_table(experiment, records, plan.name)
+        page.parts[f"{plan.name}/{group}/cost"] = data_cost_table(
+            experiment, records, plan.name, cost.shown_cost(records.results)
+        )
 
 
 def _add_cost(page: Page, results: Path) -> None:

@@ -12,9 +12,9 @@ from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
-from varsmooth.reproduce.data_cost import steps_shown
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs, seeds_shown, shown
+from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import (
     Records,
     over_seeds,
