@@ -41,6 +41,21 @@ def test_the_gamma_figure_shows_what_was_run(results, keep):
     assert page.parts["ptb/gamma"].startswith("![Development perplexity over gamma, Penn Treebank](ptb-gamma.png)")
 
 
+def test_the_plain_model_of_the_table_stands_beside_the_gamma_curves(results, keep, monkeypatch):
+    for gamma in (0.05, 0.1):
+        keep("smoothing-kneser-ney", 66.0, group="gamma", name=f"word-{gamma}")
+    assert "the plain model" not in build_page(results).parts["ptb/gamma"]
+    keep("vanilla", 64.0, 1)
+    keep("vanilla", 65.0, 2)
+    drawn = {}
+    monkeypatch.setattr("varsmooth.reproduce.page.line_chart", lambda found, **about: drawn.update(found=found, **about))
+    page = build_page(results)
+    assert "\n\nFor comparison, the plain model of the table: 68.50." in page.parts["ptb/gamma"], "on valid"
+    page.pictures["ptb-gamma.png"]()
+    points = drawn["found"][drawn["floor"]]
+    assert [(value, height.mean) for value, height in points] == [(value, 68.5) for value in GAMMA.values]
+
+
 def test_without_records_there_is_no_picture(results):
     page = build_page(results)
     assert page.pictures == {}
@@ -226,6 +241,7 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     over_words = cost_curves(results, "words")
     assert [(place, height.mean) for place, height in over_words["vanilla"]] == [(PENN, 0.7), (33_278, 1.2)]
     assert [(place, height.mean) for place, height in over_words["counted floor"]] == [(PENN, 0.3), (33_278, 0.6)]
+    assert list(over_words)[-1] == "counted floor"
     assert [place for place, _ in cost_curves(results, "size")["vanilla"]] == [512, 1024]
     page = build_page(results)
     assert set(page.pictures) == {"cost-words.png", "cost-size.png"}
@@ -307,9 +323,9 @@ def test_the_time_to_a_perplexity_is_that_of_its_steps_on_a_card_that_has_nothin
     assert "| Penn Treebank | 512 | 1,000 | 80.0 | 10 | - | - (0 of 1 reach it) |" in build_page(results).parts["cost/time"]
     header = "quantity,size,vocabulary,scheme,median,floor,device\n"
     (results / "cost.csv").write_text(header + "step,512,900,vanilla,100,,a card\nstep,512,1100,vanilla,300,,a card\n")
-    assert "| 512 | 1,000 | 80.0 | 10 (2.0 s) | - |" in build_page(results).parts["cost/time"], "half way between two vocabularies"
+    assert "| 512 | 1,000 | 80.0 | 10 (2.0 s) | - |" in build_page(results).parts["cost/time"], "half way between two"
     (results / "cost.csv").write_text(header + "step,512,1100,vanilla,300,,a card\nstep,1024,1000,vanilla,300,,a card\n")
-    assert "| 512 | 1,000 | 80.0 | 10 | - |" in build_page(results).parts["cost/time"], "not measured at this size and vocabulary"
+    assert "| 512 | 1,000 | 80.0 | 10 | - |" in build_page(results).parts["cost/time"], "not measured at this size"
 
 
 @pytest.mark.parametrize(

@@ -157,11 +157,12 @@ def cost_table(results: Path) -> str:
 def cost_curves(results: Path, across: str) -> Curves:
     """Return ms/step over the vocabulary at 512 units (``words``), or over the size with 10,000 words (``size``)."""
     curves: Curves = {}
+    floors: list[tuple[float, Spread]] = []
     for cost in sorted(shown_cost(results), key=lambda cost: (cost.words, cost.size)):
         if cost.quantity != STEP or (cost.size if across == "words" else cost.words) != (512 if across == "words" else PENN):
             continue
         place = float(cost.words if across == "words" else cost.size)
         curves.setdefault(cost.scheme, []).append((place, Spread(cost.median, None, 1)))
         if cost.scheme == VANILLA and cost.floor is not None:
-            curves.setdefault(FLOOR, []).append((place, Spread(cost.floor, None, 1)))
-    return curves
+            floors.append((place, Spread(cost.floor, None, 1)))
+    return {**curves, FLOOR: floors} if floors else curves

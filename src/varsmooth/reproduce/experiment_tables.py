@@ -16,6 +16,7 @@ from varsmooth.reproduce.records import Group, Records, over_seeds, passed_over,
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 """Points by the label of their arm."""
+REFERENCE = "the plain model of the table"
 
 
 def best_runs(group: Group, arm: Arm, value: float | None) -> list[RunSummary]:
@@ -55,7 +56,16 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
         rows += [[f"gain of {label}", *(shown(own.get(value)) for value in experiment.values)] for label, own in gains.items()]
     missing = [label for label, points in found.items() if len(points) < len(experiment.values)]
     nothing = not any(found.values())
-    return paragraphs(markdown.table(header, rows), not_run(missing, len(found) if nothing else 0))
+    reference = [f"{REFERENCE}: {shown(it[0][1])}" for it in reference_curve(experiment, records, corpus, budget).values()]
+    compared = "" if nothing or not reference else f"For comparison, {reference[0]}."
+    return paragraphs(markdown.table(header, rows), compared, not_run(missing, len(found) if nothing else 0))
+
+
+def reference_curve(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
+    """Return the figure that an experiment's curves are to be compared with, at every value; nothing where there is none."""
+    runs = records.runs(corpus, table_group(experiment.size, experiment.setting, budget)).get(experiment.reference, [])
+    figure = _figure(experiment, runs)
+    return {} if figure is None else {REFERENCE: [(value, Spread(figure.mean, None, 1)) for value in experiment.values]}
 
 
 def gain_curves(found: Curves) -> Curves:

@@ -61,6 +61,8 @@ class Experiment:
     """whether its runs are trials, judged by their best on the development set alone"""
     alone: bool = False
     """whether its runs must have the machine to themselves, because their time is what is asked for"""
+    reference: str = ""
+    """the row of the table that its curves are to be compared with"""
 
 
 @cache

@@ -13,7 +13,7 @@ from varsmooth.reproduce import cost, markdown, tables
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, Budget, CorpusPlan, corpora
 from varsmooth.reproduce.chosen import FILE, read_chosen
 from varsmooth.reproduce.data_cost import data_cost_table, time_table
-from varsmooth.reproduce.experiment_tables import curves, experiment_table, gain_curves
+from varsmooth.reproduce.experiment_tables import REFERENCE, curves, experiment_table, gain_curves, reference_curve
 from varsmooth.reproduce.experiments import SHARE, Experiment, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, paragraphs
@@ -106,7 +106,7 @@ def time_spent(results: Path, plan: CorpusPlan) -> str:
         hardware = str(line["hardware"] or "unknown")
         spent[hardware] = runs + line["finished"], seconds + line["seconds"]
     rows = [[name, str(runs), f"{seconds / 60:,.0f}"] for name, (runs, seconds) in spent.items()]
-    header = ["hardware", "runs that finished", "minutes, of the others too"]
+    header = ["hardware", "runs that finished", "minutes in all, unfinished runs included"]
     return markdown.table(header, rows) if rows else not_run(["time"], 1)
 
 
@@ -138,7 +138,14 @@ def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: 
         picture = f"{plan.name}-{group}.png"
         log = experiment.vary in (SHARE, "train.steps")
         page.pictures[picture] = partial(
-            line_chart, found, title=title, across=experiment.axis, up=up, logarithmic=log, zero=experiment.vary == SHARE
+            line_chart,
+            {**found, **reference_curve(experiment, records, plan.name, budget)},
+            title=title,
+            across=experiment.axis,
+            up=up,
+            logarithmic=log,
+            floor=REFERENCE,
+            zero=experiment.vary == SHARE,
         )
         text = paragraphs(f"![{title}]({picture})", text)
     page.parts[f"{plan.name}/{group}"] = text
@@ -156,7 +163,14 @@ def _add_cost(page: Page, results: Path) -> None:
             continue
         picture, title = f"cost-{across}.png", f"Time of a training step over {label}"
         page.pictures[picture] = partial(
-            line_chart, found, title=title, across=label, up="ms/step", logarithmic=True, floor=cost.FLOOR
+            line_chart,
+            found,
+            title=title,
+            across=label.partition(",")[0],
+            up="ms/step",
+            logarithmic=True,
+            logarithmic_up=True,
+            floor=cost.FLOOR,
         )
         parts.append(f"![{title}]({picture})")
     page.parts["cost"] = paragraphs(*parts, cost.cost_table(results))

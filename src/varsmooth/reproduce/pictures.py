@@ -10,6 +10,8 @@ from varsmooth.report.plots import LIGHT, MissingPlotError
 from varsmooth.report.tables import Spread
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
+STEPS = tuple(figure * 10.0**power for power in range(-3, 6) for figure in (1, 2, 5))
+"""Where a logarithmic axis may have its marks."""
 Point = tuple[float, Spread]
 
 
@@ -20,6 +22,7 @@ def line_chart(
     across: str,
     up: str,
     logarithmic: bool = False,
+    logarithmic_up: bool = False,
     floor: str = "",
     zero: bool = False,
 ) -> bytes:
@@ -49,6 +52,12 @@ def line_chart(
         axes.set_xscale("log")
         ticks = sorted({value for points in curves.values() for value, _ in points})
         axes.set_xticks(ticks, [f"{tick:,g}" if tick < 1e3 else f"{tick:,.0f}" for tick in ticks])
+        axes.minorticks_off()
+    if logarithmic_up:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        ticks = [tick for tick in STEPS if low <= tick <= high]
+        axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
         axes.minorticks_off()
     axes.set_title(title, color=LIGHT.ink, fontsize=13, loc="left", pad=10)
     axes.set_xlabel(across)

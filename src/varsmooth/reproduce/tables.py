@@ -194,10 +194,14 @@ def _gain(runs: Runs, row: Row | None, *, tuned: bool) -> str:
     plain, smoothed = (perplexity(runs.get(name, []), "test", tuned=tuned) for name in (BASELINE, row.name if row else ""))
     if plain is None or smoothed is None:
         return ""
-    difference = smoothed.mean - plain.mean
-    errors = [it.deviation**2 / it.seeds for it in (plain, smoothed) if it.deviation is not None]
+    return f"{_distance(smoothed, plain)} {'better' if smoothed.mean < plain.mean else 'worse'}"
+
+
+def _distance(one: Spread, other: Spread) -> str:
+    """How far two means are apart, ± the standard error where both have seeds."""
+    errors = [it.deviation**2 / it.seeds for it in (one, other) if it.deviation is not None]
     error = f" ±{math.sqrt(sum(errors)):.2f}" if len(errors) == 2 else ""
-    return f"{abs(difference):.2f}{error} {'better' if difference < 0 else 'worse'}"
+    return f"{abs(one.mean - other.mean):.2f}{error}"
 
 
 def _interpolation(corpus: str, size: int, runs: Runs) -> str:
@@ -207,12 +211,15 @@ def _interpolation(corpus: str, size: int, runs: Runs) -> str:
     theirs = [paper_cell(corpus, size, row).test for row in rows]
     if ours[0] is None or ours[1] is None:
         return ""
-    told = "" if theirs[0] is None or theirs[1] is None else f"; in the paper {_compared(theirs[0] - theirs[1])}"
-    return f"Word smoothing by linear interpolation is {_compared(ours[0].mean - ours[1].mean)} Kneser-Ney on test{told}."
+    told = ""
+    if theirs[0] is not None and theirs[1] is not None:
+        told = f"; in the paper {abs(theirs[0] - theirs[1]):.1f} {_side(theirs[0], theirs[1])}"
+    side = _side(ours[0].mean, ours[1].mean)
+    return f"Word smoothing by linear interpolation is {_distance(ours[0], ours[1])} {side} Kneser-Ney on test{told}."
 
 
-def _compared(difference: float) -> str:
-    return f"{abs(difference):.1f} {'below' if difference < 0 else 'above'}"
+def _side(one: float, other: float) -> str:
+    return "below" if one < other else "above"
 
 
 def _present(plan: CorpusPlan, runs: Runs) -> list[Row]:
