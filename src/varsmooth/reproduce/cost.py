@@ -70,9 +70,8 @@ def cost_plans(device: torch.device, loads: Sequence[Workload] = ()) -> list[Pla
 def missing_plans(results: Path, plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans that have no row of this machine yet."""
     known = {(cost.size, cost.words, cost.device) for cost in read_cost(results)}
-    shapes = [(plan, *plan.workloads) for plan in plans]
     devices = {plan.device: environment(plan.device)["hardware"]["name"] for plan in plans}
-    return [plan for plan, load in shapes if (load.size, load.words, devices[plan.device]) not in known]
+    return [plan for plan in plans for load in plan.workloads if (load.size, load.words, devices[plan.device]) not in known]
 
 
 def plan_name(plan: Plan) -> str:

@@ -22,7 +22,8 @@ ROWS = (BASELINE, "smoothing-kneser-ney", "element-kneser-ney")
 
 def time_table(records: Records, costs: Sequence[Cost]) -> str:
     """Return steps and time to what the paper's smaller tied vanilla ends with, by text and size."""
-    rows, labels = [], {}
+    rows: list[list[str]] = []
+    labels: dict[str, str] = {}
     for plan in corpora().values():
         labels |= {row.name: row.label for row in plan.rows if row.name in ROWS}
         goal = paper_cell(plan.name, min(SIZES), BASELINE).valid or 0.0
