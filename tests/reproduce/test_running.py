@@ -22,7 +22,7 @@ from varsmooth.reproduce import (
     run_jobs,
     table_jobs,
 )
-from varsmooth.reproduce.running import _Spent
+from varsmooth.reproduce.running import _Spent, borrow
 from varsmooth.train.trainer import Trainer
 
 QUIET = Reporting(Console(quiet=True))
@@ -203,6 +203,29 @@ def test_bad_flags_get_one_line(run, tmp_path, monkeypatch, arguments, words):
     assert (status, shown, told.count("\n")) == (2, "", 1)
     for word in words:
         assert word in told
+
+
+def test_a_run_that_another_table_has_is_not_trained_again(tmp_path, data, steps):
+    tuned = tmp_path / "chosen.toml"
+    tuned.write_text('format = "varsmooth.chosen.1"\n[tuned.512.vanilla]\nset = {"train.lr" = 0.004}\n')
+    plan, nothing = corpus_plan("ptb"), read_chosen(tmp_path / "absent")
+    out, results = tmp_path / "out", tmp_path / "results"
+    run_jobs(
+        table_jobs(plan, read_chosen(tuned), size=512, setting="tuned", rows=["vanilla"]), out, results, QUIET, data_dir=data
+    )
+    tuned.write_text(tuned.read_text().replace("tuned.512", "paper.512"))
+    jobs = table_jobs(plan, read_chosen(tuned), size=512, rows=["vanilla"], seeds=[1, 2])
+    alone = experiment_jobs(named_experiments()["alone"], "ptb", read_chosen(tuned), arms=["vanilla"])
+    assert len(steps) == 18
+    run_jobs(jobs, out, results, QUIET, data_dir=data)
+    assert (missing_jobs(jobs, results), len(steps)) == ([], 18)
+    for name in ("record.json", "metrics.jsonl"):
+        theirs = results / "ptb" / "512-tuned" / "vanilla-seed2" / name
+        assert (jobs[1].record_folder(results) / name).read_bytes() == theirs.read_bytes()
+    other = table_jobs(plan, nothing, size=512, rows=["vanilla"], seeds=[1])
+    assert borrow(other, results) == [], "of other values"
+    run_jobs(alone, out, results, QUIET, data_dir=data)
+    assert len(steps) == 24, "its time is what is asked for"
 
 
 def test_a_record_that_is_there_stays_as_it_is(tmp_path, data, steps):

@@ -97,7 +97,8 @@ def experiment_jobs(
                 for seed in seeds or experiment.seeds:
                     config = changed(recipe, {**values, "train.seed": seed}, f"{group}, {arm.name}")
                     share = value if experiment.vary == SHARE and value is not None else 1.0
-                    jobs.append(Job(corpus, group, f"{point_name(arm, value, number)}-seed{seed}", config, share))
+                    name = f"{point_name(arm, value, number)}-seed{seed}"
+                    jobs.append(Job(corpus, group, name, config, share, experiment.alone))
     return jobs
 
 

@@ -24,6 +24,8 @@ class Job:
     config: Config
     share: float = 1.0
     """of the training text"""
+    alone: bool = False
+    """whether it must be a run of its own, because its time is what is asked for"""
 
     @property
     def trial_name(self) -> str:

@@ -44,6 +44,7 @@ def run_jobs(
     ``limit``: see ``TimeLimit``; what it leaves undone is left for the next call.
     """
     collect(jobs, out, results)
+    borrow(jobs, results)
     missing = missing_jobs(jobs, results)
     if not missing:
         return FleetOutcome([], None)
@@ -83,6 +84,26 @@ def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:
         write_atomically(target / "record.json", f"{text}\n".encode())
         kept.append(job)
     return kept
+
+
+def borrow(jobs: Sequence[Job], results: Path) -> list[Job]:
+    """Copy the records that another table or experiment has of the very same run; return the jobs that had one."""
+    wanted = [job for job in missing_jobs(jobs, results) if job.share == 1 and not job.alone]
+    corpora = {job.corpus for job in wanted}
+    found = {path.parent: RunFolder(path.parent).read_record() for corpus in corpora for path in _records(results / corpus)}
+    borrowed = []
+    for job in wanted:
+        same = [it for it, record in found.items() if record.get("recipe") == job.config.name and _is_of(job, record)]
+        if same:
+            for name in ("metrics.jsonl", "record.json"):
+                if (same[0] / name).is_file():
+                    write_atomically(job.record_folder(results) / name, (same[0] / name).read_bytes())
+            borrowed.append(job)
+    return borrowed
+
+
+def _records(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*/record.json"))
 
 
 def _train(
