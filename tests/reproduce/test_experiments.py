@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from varsmooth import InputError
+from varsmooth.bench import run_bench
+from varsmooth.bench.findings import Check
 from varsmooth.bench.plan import PENN
 from varsmooth.bench.workload import Workload
 from varsmooth.config import override
@@ -14,7 +16,7 @@ from varsmooth.fleet.clock import Clock
 from varsmooth.recipe import load_recipe
 from varsmooth.report.runs import load_run
 from varsmooth.reproduce.chosen import Choice, Chosen
-from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost
+from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost, read_cost
 from varsmooth.reproduce.experiment_tables import curves, experiment_table
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.pace import scheme_of
@@ -312,8 +314,9 @@ def test_cost_needs_a_gpu_and_takes_no_rows(run, results, tmp_path):
 def test_what_is_measured_of_cost():
     plans = cost_plans(torch.device("cuda"))
     shapes = [(load.size, load.words) for plan in plans for load in plan.workloads]
-    over_words = [(512, words) for words in (10_000, 33_278, 100_000, 267_735)]
-    assert shapes == [*over_words, (1024, 10_000), (2048, 10_000), (1024, 33_278)]
+    over_words = {(512, words) for words in (10_000, 33_278, 100_000, 267_735)}
+    assert {*over_words, (1024, 10_000), (1024, 33_278), (2048, 10_000)} == set(shapes)
+    assert len(shapes) == 7
     assert all(plan.memory_of == plan.schemes for plan in plans)
 
 
@@ -341,3 +344,22 @@ def test_the_time_to_a_perplexity_is_that_of_its_steps_on_a_card_that_has_nothin
 def test_the_scheme_of_the_bench_that_a_run_is(keep, row, scheme):
     run = load_run(keep(row, 70.0))
     assert scheme_of(run) == scheme
+
+
+def test_what_fails_does_not_keep_the_rest_from_being_measured(results, monkeypatch):
+    loads = [Workload(size, 211, batch=4, window=5, precision="fp32", tokens=4_000) for size in (8, 16, 24)]
+    plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate=()) for plan in cost_plans(torch.device("cpu"), loads)]
+
+    def bench(plan, observe):
+        if plan.workloads[0].size == 8:
+            raise InputError("out of GPU memory")
+        found = run_bench(plan, observe)
+        wrong = [Check("kernels are references", "16 units", 1.0, 0.1)] if plan.workloads[0].size == 16 else []
+        return replace(found, checks=wrong)
+
+    monkeypatch.setattr("varsmooth.reproduce.cost.run_bench", bench)
+    with pytest.raises(InputError, match="cost of 8 units with 211 words: out of GPU memory"):
+        measure_cost(results, plans, lambda *_: None)
+    assert {cost.size for cost in read_cost(results)} == {24}
+    with pytest.raises(InputError, match="cost of 16 units with 211 words: nothing is timed while results are wrong"):
+        measure_cost(results, plans[1:], lambda *_: None)

@@ -24,8 +24,9 @@ from varsmooth.reproduce.markdown import not_run, paragraphs, shown
 from varsmooth.train.environment import environment
 
 FILE = "cost.csv"
-VOCABULARIES = (PENN, WIKITEXT, 100_000, 267_735)
-SIZES = (512, 1024, 2048)
+PAPER = ((512, PENN), (512, WIKITEXT), (1024, PENN), (1024, WIKITEXT))
+"""Units and words of what the paper trains."""
+SHAPES = (*PAPER, (512, 100_000), (512, 267_735), (2048, PENN))
 SCHEMES = (VANILLA, WORD, ELEMENT_BATCH, ELEMENT_SEQUENCE)
 FLOOR = "counted floor"
 STEP, PEAK = "step", "peak memory"
@@ -43,13 +44,9 @@ class Cost(NamedTuple):
 
 
 def cost_plans(device: torch.device, loads: Sequence[Workload] = ()) -> list[Plan]:
-    """Return a plan for each vocabulary at 512 units and each size with 10,000 words: memory is measured for one at a time.
-
-    And one for 1,024 units with the words of WikiText-2, which the paper trains too.
-    """
+    """Return a plan for each vocabulary at 512 units and each size with 10,000 words: memory is measured for one at a time."""
     if not loads:
-        shapes = [*((512, words) for words in VOCABULARIES), *((size, PENN) for size in SIZES), (1024, WIKITEXT)]
-        loads = [Workload(size, words) for size, words in dict.fromkeys(shapes)]
+        loads = [Workload(size, words) for size, words in SHAPES]
     groups = (STEPS, MEMORY) if device.type == "cuda" else (STEPS,)
     return [
         Plan(
@@ -83,22 +80,31 @@ def plan_name(plan: Plan) -> str:
 def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer, limit: TimeLimit | None = None) -> list[Findings]:
     """Measure what has no row yet, adding to ``cost.csv`` after each plan, so that nothing is measured twice.
 
-    No plan is begun once the ``limit`` is up.
+    No plan is begun once the ``limit`` is up. One that fails is passed over, and told when the others have been measured.
     """
     path, clock = results / FILE, Clock(limit)
     found: list[Findings] = []
+    failed: list[InputError] = []
     checked: set[int] = set()
     for plan in missing_plans(results, plans):
         if clock.up:
             break
         (load,) = plan.workloads
         # Kernels are chosen by size: what was found right for one vocabulary need not be asked again for the next.
-        findings = run_bench(replace(plan, gate=()) if load.size in checked else plan, observe)
-        checked.add(load.size)
+        try:
+            findings = run_bench(replace(plan, gate=()) if load.size in checked else plan, observe)
+        except InputError as error:
+            failed.append(InputError(f"{plan_name(plan)}: {error}"))
+            continue
         if findings.failures:
-            raise InputError(f"nothing is timed while results are wrong: {failure_lines(findings.failures)[0]}")
+            what = failure_lines(findings.failures)[0]
+            failed.append(InputError(f"{plan_name(plan)}: nothing is timed while results are wrong: {what}"))
+            continue
+        checked.add(load.size)
         append_csv(path, findings)
         found.append(findings)
+    if failed:
+        raise failed[0]
     return found
 
 
