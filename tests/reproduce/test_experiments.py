@@ -174,6 +174,12 @@ def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(resul
     assert len(cost.splitlines()) == 3
 
 
+def test_every_arm_of_the_data_size_curve_predicts_as_its_row_does_when_tuned():
+    jobs = experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))
+    found = {job.name.partition("-")[0]: job.config.smoothing.predict for job in jobs}
+    assert found == {"vanilla": "mode", "word": "mode", "element": "mean"}
+
+
 def test_all_arms_of_a_share_come_before_the_next_share():
     names = [job.name for job in experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))]
     assert names[:12] == [f"{arm}-0.05-v{number}-seed1" for arm in ("vanilla", "word", "element") for number in (1, 2, 3, 4)]
