@@ -85,8 +85,8 @@ def test_the_papers_setting_is_that_of_the_recipes():
     assert by_name["vanilla-seed2"].train.seed == 2
     assert by_name["smoothing-kneser-ney-seed1"].evaluate.samples == 20
     assert by_name["element-kneser-ney-seed1"].evaluate.samples == 0
-    assert jobs[0].trial_name == "1024-paper-vanilla-untied-seed1"
-    assert jobs[0].record_folder(Path("r")) == Path("r/ptb/1024-paper/vanilla-untied-seed1")
+    assert jobs[0].trial_name == "1024-paper-vanilla-seed1"
+    assert jobs[0].record_folder(Path("r")) == Path("r/ptb/1024-paper/vanilla-seed1")
 
 
 def test_wikitext_differs_by_its_data_alone():
@@ -155,3 +155,11 @@ def test_arms_of_the_data_size_curve_have_the_same_budget():
     assert {job.share for job in jobs} == {0.05, 0.1, 0.25, 0.5, 1.0}
     assert {job.config.train.steps for job in jobs if job.share == 0.05} == {5000}
     assert jobs[0].name == f"{point_name(experiment.arms[0], 0.05, 0)}-seed1" == "vanilla-0.05-v1-seed1"
+
+
+def test_the_rows_of_the_headline_are_trained_first():
+    jobs = table_jobs(corpus_plan("wikitext-2"), Chosen("chosen.toml", {}), size=1024)
+    rows = [job.name.removesuffix("-seed1") for job in jobs]
+    assert rows[:4] == ["vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney"]
+    assert rows[4] == "vanilla-untied"
+    assert len(rows) == 8

@@ -59,7 +59,8 @@ def table_jobs(
     if setting == "tuned" and not rows:
         rows = chosen.tuned_rows(size)
     jobs = []
-    for row in chosen_rows(plan, rows):
+    # What the headline shows comes first, where time may be up before the rest.
+    for row in sorted(chosen_rows(plan, rows), key=lambda row: not row.headline):
         samples = draws_for(plan.name, size, row.name) if setting == "paper" else 0
         values = {**chosen.values(setting, size, row.name), **budget_values(budget), "evaluate.samples": samples}
         base = changed(load_recipe(f"{row.name}/{plan.name}-{size}"), values, f"{chosen.source}, {setting}.{size}.{row.name}")
