@@ -127,7 +127,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
-    names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "tuning-1024", "data-size"}
+    names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "wide", "tuning-1024", "data-size"}
     assert set(named_experiments()) == names
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:

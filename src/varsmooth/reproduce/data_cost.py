@@ -10,13 +10,14 @@ from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, corpora, paper_cell
 from varsmooth.reproduce.cost import Cost
 from varsmooth.reproduce.experiment_tables import best_runs
-from varsmooth.reproduce.experiments import Experiment, group_of
+from varsmooth.reproduce.experiments import Experiment, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run
 from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import Records
 
 BASELINE = "vanilla"
+WIDE = named_experiments()["wide"]
 ROWS = (BASELINE, "smoothing-kneser-ney", "element-kneser-ney")
 
 
@@ -27,10 +28,13 @@ def time_table(records: Records, costs: Sequence[Cost]) -> str:
     for plan in corpora().values():
         labels |= {row.name: row.label for row in plan.rows if row.name in ROWS}
         goal = paper_cell(plan.name, min(SIZES), BASELINE).valid or 0.0
-        for size in SIZES:
-            runs = records.runs(plan.name, table_group(size, "paper", "full"))
+        sizes = {f"{size:,}": records.runs(plan.name, table_group(size, "paper", "full")) for size in SIZES}
+        if plan.name in WIDE.corpora:
+            found = records.runs(plan.name, group_of(WIDE, "full"))
+            sizes["2,048"] = {arm.row: found[arm.name] for arm in WIDE.arms if arm.name in found}
+        for size, runs in sizes.items():
             if BASELINE in runs:
-                shape = [plan.title, f"{size:,}", _words(runs[BASELINE]), f"{goal}"]
+                shape = [plan.title, size, _words(runs[BASELINE]), f"{goal}"]
                 rows.append([*shape, *(steps_shown(runs.get(row, []), goal, costs) for row in ROWS)])
     header = ["text", "units", "words", "valid perplexity", *(labels[row] for row in ROWS)]
     return markdown.table(header, rows) if rows else not_run(["time"], 1)
