@@ -10,7 +10,7 @@ from varsmooth import Counts
 from varsmooth.config import Config
 from varsmooth.recipe import recipe_names
 from varsmooth.train.build import build_network, build_proposal
-from varsmooth.train.captured import WARM_UP
+from varsmooth.train.captured import WARM_UP, Captured
 from varsmooth.train.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
@@ -136,3 +136,35 @@ def test_a_gradient_that_is_not_finite_changes_no_weight_and_is_named():
     assert torch.equal(trainer.network.input_table.detach(), before)
     with pytest.raises(ValueError, match="not finite at step 11"):
         trainer.check_finite()
+
+
+def long_product() -> Captured[torch.Tensor]:
+    """A captured step of products so long and thin that cuBLAS splits them, and adds up the parts in a workspace."""
+    left, right = (torch.randn(32768, 256, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    captured = Captured(lambda: torch.stack([left.t() @ right for _ in range(20)]).sum(0))
+    for _ in range(WARM_UP + 1):
+        captured()
+    return captured
+
+
+def test_graphs_share_no_workspace_however_many_there_are():
+    """More than torch has streams: those that run side by side find what they find alone, also when others have ended."""
+    torch.manual_seed(1)
+    graphs = [long_product() for _ in range(36)]
+    alone = [graph().clone() for graph in graphs]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    pairs = [(first, second) for second in (1, 32, 33, 35) for first in (0, second - 32) if 0 <= first < second]
+    for pair in pairs:
+        for _ in range(10):
+            for stream, number in zip(streams, pair, strict=True):
+                with torch.cuda.stream(stream):
+                    graphs[number]()
+        torch.cuda.synchronize()
+        for number in pair:
+            assert torch.equal(graphs[number].result, alone[number]), f"{number} of {pair}"
+    del graphs[4:]
+    torch.cuda.empty_cache()
+    litter = [torch.full((1 << 20,), float("nan"), device="cuda") for _ in range(64)]
+    assert all(torch.equal(graph(), expected) for graph, expected in zip(graphs, alone[:4], strict=True))
+    assert len(litter) == 64

@@ -60,6 +60,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Lane:
         yield
 
     FakeEvent.made = []
+    monkeypatch.setattr(lane_module, "_spare", {})
     monkeypatch.setattr(lane_module.torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(lane_module.torch.cuda, "Stream", lambda _: "stream")
     monkeypatch.setattr(lane_module.torch.cuda, "stream", entered)
@@ -91,6 +92,25 @@ def test_waiting_is_for_the_oldest_steps_alone(on_gpu: Lane) -> None:
     assert on_gpu.ready()
     on_gpu.wait()
     assert sum(event.awaited for event in FakeEvent.made) == 1
+
+
+def test_the_stream_of_a_run_that_has_ended_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeStream:
+        def __init__(self, _: torch.device) -> None:
+            pass
+
+        def synchronize(self) -> None:
+            pass
+
+    monkeypatch.setattr(lane_module, "_spare", {})
+    monkeypatch.setattr(lane_module.torch.cuda, "Stream", FakeStream)
+    first, second, third = (Lane(torch.device("cuda")) for _ in range(3))
+    assert len({first.stream, second.stream, third.stream}) == 3
+    for _ in range(2):  # closed twice, it is still one
+        second.close()
+    fourth, fifth = (Lane(torch.device("cuda")) for _ in range(2))
+    assert fourth.stream is second.stream
+    assert fifth.stream not in (first.stream, second.stream, third.stream)
 
 
 @pytest.mark.gpu

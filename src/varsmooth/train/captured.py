@@ -39,10 +39,8 @@ class Captured(Generic[Result]):
 
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
-        # On a stream of its own: cuBLAS keeps a workspace per stream, and graphs that share one cannot run side by side.
         # Other threads may go on using the card; this one does nothing but the step.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with _no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with _no_collection(), _own_workspaces(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.result = self.step()
         self.graph = graph
 
@@ -81,3 +79,18 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Within this block cuBLAS begins with new workspaces, which lie in the graph's own memory, and nobody is given them later.
+
+    torch keeps one for each stream and uses it for every graph that is captured there. Graphs that shared one would spoil each
+    other's products when they run side by side, and the end of one would free what the other still works in. A stream for each
+    graph does not help: torch has 32, and gives them out again.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()

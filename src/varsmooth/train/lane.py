@@ -14,6 +14,8 @@ from varsmooth.ops.lstm_layer import half_the_card
 STEPS_AHEAD = 16
 """Steps that may wait in a GPU's queue: enough to bridge another run's evaluation, few enough to obey a signal soon."""
 STEPS_PER_MARK = 4
+_spare: dict[torch.device, list[torch.cuda.Stream]] = {}
+"""Streams of closed lanes. torch has 32 and then gives them out again: were each run to take a new one, two would share it."""
 
 
 class Lane:
@@ -24,7 +26,8 @@ class Lane:
 
     def __init__(self, device: torch.device, threads: int = 0, *, shares: bool = False) -> None:
         self.threads, self.shares = threads, shares
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._spare = _spare.setdefault(device, [])
+        self.stream = self._own_stream(device) if device.type == "cuda" else None
         self._marks: deque[torch.cuda.Event] = deque()
         self._steps = 0
 
@@ -69,6 +72,11 @@ class Lane:
             self._marks.clear()
             gc.collect()
             torch.cuda.empty_cache()
+            if self.stream not in self._spare:
+                self._spare.append(self.stream)
+
+    def _own_stream(self, device: torch.device) -> torch.cuda.Stream:
+        return self._spare.pop() if self._spare else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     @property
     def _full(self) -> bool:
