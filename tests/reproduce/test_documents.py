@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from varsmooth import InputError
-from varsmooth.reproduce import build_page, stale_documents, write_documents
+from varsmooth.reproduce import build_page, read_chosen, stale_documents, write_documents
 from varsmooth.reproduce.documents import BEGIN, DOCUMENTS, filled
 
 ROOT = Path(__file__).parents[2]
@@ -14,6 +14,17 @@ ROOT = Path(__file__).parents[2]
 def test_the_committed_documents_say_what_the_committed_records_say():
     page = build_page(ROOT / "results" / "reproduce")
     assert stale_documents(ROOT, page) == []
+
+
+def test_the_readme_tells_where_the_tuned_rows_meet():
+    choices = read_chosen(ROOT / "results" / "reproduce" / "ptb" / "chosen.toml").choices
+    best = []
+    for row in ("vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney"):
+        full = [trial for trial in choices["tuned", 512, row].trials if trial.steps == 54_000]
+        assert len(full) == 3
+        best.append(min(trial.valid_perplexity for trial in full))
+    told = f"has a development perplexity of {min(best):.1f} to {max(best):.1f}"
+    assert told in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_documents_show_every_table():

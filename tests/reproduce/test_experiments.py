@@ -85,8 +85,10 @@ def test_the_ablation_lists_its_arms(results, keep):
 
 
 def test_arms_with_variants_have_a_line_for_each(results, keep):
+    beside = named_experiments()["beside-dropout"]
+    assert experiment_table(beside, Records(results), "ptb").endswith("\n\nNot run yet.")
     keep("vanilla", 63.0, 1, group="beside-dropout", name="vanilla-v2")
-    found = experiment_table(named_experiments()["beside-dropout"], Records(results), "ptb")
+    found = experiment_table(beside, Records(results), "ptb")
     assert "| vanilla, dropout of activations, `dropout.tables=0.5` | 1 | 67.00 | 63.00 | 62.00 |" in found
     assert "| vanilla, dropout of activations, `dropout.tables=0.6` | - |" in found
     assert found.count("| - | - | - | - |") == 11

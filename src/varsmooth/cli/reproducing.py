@@ -166,9 +166,9 @@ def reproduce(
             jobs = table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=_names(rows), seeds=numbers)
     costs = _cost_plans() if experiment == COST and not from_records else []
     if dry_run:
-        names = [job.trial_name for job in missing_jobs(jobs, results)] + list(map(plan_name, missing_plans(results, costs)))
-        steps = sum(job.config.train.steps for job in missing_jobs(jobs, results))
-        return _say_missing(names, len(jobs) + len(costs), steps, json_)
+        missing = missing_jobs(jobs, results)
+        names = [*(job.trial_name for job in missing), *map(plan_name, missing_plans(results, costs))]
+        return _say_missing(names, len(jobs) + len(costs), sum(job.config.train.steps for job in missing), json_)
     outcome = FleetOutcome([], None)
     if not from_records:
         console = errors if json_ else lasting_console()

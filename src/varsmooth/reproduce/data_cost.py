@@ -17,7 +17,6 @@ from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import Records
 
 BASELINE = "vanilla"
-WIDE = named_experiments()["wide"]
 ROWS = (BASELINE, "smoothing-kneser-ney", "element-kneser-ney")
 
 
@@ -25,13 +24,14 @@ def time_table(records: Records, costs: Sequence[Cost]) -> str:
     """Return steps and time to what the paper's smaller tied vanilla ends with, by text and size."""
     rows: list[list[str]] = []
     labels: dict[str, str] = {}
+    wide = named_experiments()["wide"]
     for plan in corpora().values():
         labels |= {row.name: row.label for row in plan.rows if row.name in ROWS}
         goal = paper_cell(plan.name, min(SIZES), BASELINE).valid or 0.0
         sizes = {f"{size:,}": records.runs(plan.name, table_group(size, "paper", "full")) for size in SIZES}
-        if plan.name in WIDE.corpora:
-            found = records.runs(plan.name, group_of(WIDE, "full"))
-            sizes["2,048"] = {arm.row: found[arm.name] for arm in WIDE.arms if arm.name in found}
+        if plan.name in wide.corpora:
+            found = records.runs(plan.name, group_of(wide, "full"))
+            sizes["2,048"] = {arm.row: found[arm.name] for arm in wide.arms if arm.name in found}
         for size, runs in sizes.items():
             if BASELINE in runs:
                 shape = [plan.title, size, _words(runs[BASELINE]), f"{goal}"]

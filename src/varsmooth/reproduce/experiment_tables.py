@@ -11,7 +11,7 @@ from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
 from varsmooth.reproduce.jobs import table_group
-from varsmooth.reproduce.markdown import not_run, paragraphs, seeds_shown, shown
+from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, seeds_shown, settings_shown, shown
 from varsmooth.reproduce.records import Group, Records, over_seeds, passed_over, perplexity
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
@@ -83,37 +83,33 @@ def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: B
     in_table = records.runs(corpus, table_group(experiment.size, experiment.setting, budget))
     rows: list[list[str]] = []
     missing: list[str] = []
-    for arm, number, label in _labelled(experiment):
+    for arm, number, values in _variants(experiment):
         runs = found.get(point_name(arm, None, number), [])
         if arm.table:
             runs = [run for run in in_table.get(arm.row, []) if run.seed in experiment.seeds]
-        missing += [] if runs or arm.label in missing[-1:] else [arm.label]
+        if not runs and arm.label not in missing[-1:]:  # of several variants the arm is told once
+            missing.append(arm.label)
         cells = [("valid", False), ("test", False), ("test", True)]
         figures = [perplexity(runs, split, arm.predict, tuned=tuned) for split, tuned in cells]
+        label = f"{arm.label}, {values}" if values else arm.label
         rows.append([label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
+    any_run = any(row[1] != NOTHING for row in rows)
     header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
-    return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
+    return paragraphs(markdown.table(header, rows), not_run(missing, 0 if any_run else len(missing)))
 
 
-def _labelled(experiment: Experiment) -> list[tuple[Arm, int, str]]:
-    """Return every variant of every arm with what a reader calls it."""
-    found = []
-    for arm in experiment.arms:
-        for number, variant in enumerate(arm.variants):
-            values = ", ".join(f"`{key}={value}`" for key, value in variant.items())
-            found.append((arm, number, f"{arm.label}, {values}" if values else arm.label))
-    return found
+def _variants(experiment: Experiment) -> list[tuple[Arm, int, str]]:
+    """Return every variant of every arm, by its number and its values."""
+    return [(arm, number, settings_shown(values)) for arm in experiment.arms for number, values in enumerate(arm.variants)]
 
 
 def _trials_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
     """Return the best development perplexity of every trial."""
     found = records.runs(corpus, group_of(experiment, budget))
     rows = []
-    for arm in experiment.arms:
-        for number, variant in enumerate(arm.variants):
-            if runs := found.get(point_name(arm, None, number), []):
-                values = ", ".join(f"`{key}={value}`" for key, value in variant.items())
-                rows.append([arm.label, values, shown(over_seeds(runs, lambda run: run.best_valid))])
+    for arm, number, values in _variants(experiment):
+        if runs := found.get(point_name(arm, None, number), []):
+            rows.append([arm.label, values, shown(over_seeds(runs, lambda run: run.best_valid))])
     return markdown.table(["model", "values", "best valid"], rows, texts=2) if rows else not_run(["trials"], 1)
 
 

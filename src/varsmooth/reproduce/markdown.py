@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from varsmooth.report.tables import Spread
 
@@ -34,6 +35,11 @@ def paper_shown(value: float | None) -> str:
 def pair(valid: Spread | None, test: Spread | None) -> str:
     """Return ``valid / test`` in one cell."""
     return NOTHING if valid is None and test is None else f"{shown(valid)} / {shown(test)}"
+
+
+def settings_shown(values: Mapping[str, Any]) -> str:
+    """Return ``key=value`` of each, as code."""
+    return ", ".join(f"`{key}={value}`" for key, value in values.items())
 
 
 def seeds_shown(seeds: Sequence[int]) -> str:

@@ -84,15 +84,17 @@ def _is_empty(text: str) -> bool:
 
 
 def chosen_table(results: Path, plan: CorpusPlan) -> str:
-    """Return what was chosen for each row, from how many trials, and how many of them were not given up before."""
+    """Return what was chosen for each row, from how many trials, how many of them trained longest, and the best of these."""
     choices = read_chosen(results / plan.name / FILE).choices
     rows = []
     for (setting, size, row), choice in choices.items():
-        values = ", ".join(f"`{key}={value}`" for key, value in choice.set.items())
+        values = markdown.settings_shown(choice.set)
         longest = max((trial.steps for trial in choice.trials), default=0)
-        ended = sum(trial.steps == longest for trial in choice.trials)
-        rows.append([row, str(size), setting, values or "as the recipe", str(len(choice.trials)), f"{longest:,}", str(ended)])
-    header = ["row", "size", "setting", "values", "trials", "steps of the longest", "that long"]
+        ended = [trial.valid_perplexity for trial in choice.trials if trial.steps == longest]
+        counts = [str(len(choice.trials)), f"{longest:,}", str(len(ended))]
+        best = markdown.shown(min((found for found in ended if found is not None), default=None))
+        rows.append([row, str(size), setting, values or "as the recipe", *counts, best])
+    header = ["row", "size", "setting", "values", "trials", "steps of the longest", "that long", "best valid of these"]
     return markdown.table(header, rows, texts=4) if rows else "Nothing chosen yet."
 
 
@@ -102,8 +104,8 @@ def time_spent(results: Path, plan: CorpusPlan) -> str:
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
     spent: dict[str, tuple[int, float]] = {}
     for line in lines:
-        runs, seconds = spent.get(str(line["hardware"] or "unknown"), (0, 0.0))
         hardware = str(line["hardware"] or "unknown")
+        runs, seconds = spent.get(hardware, (0, 0.0))
         spent[hardware] = runs + line["finished"], seconds + line["seconds"]
     rows = [[name, str(runs), f"{seconds / 60:,.0f}"] for name, (runs, seconds) in spent.items()]
     header = ["hardware", "runs that finished", "minutes in all, unfinished runs included"]
