@@ -10,17 +10,19 @@ from varsmooth import InputError
 from varsmooth.bench import run_bench
 from varsmooth.bench.findings import Check
 from varsmooth.bench.plan import PENN
-from varsmooth.bench.workload import Workload
+from varsmooth.bench.workload import VANILLA, WORD, Workload
 from varsmooth.config import override
 from varsmooth.fleet.clock import Clock
 from varsmooth.recipe import load_recipe
 from varsmooth.report.runs import load_run
+from varsmooth.report.tables import Spread
 from varsmooth.reproduce.chosen import Choice, Chosen
-from varsmooth.reproduce.cost import cost_curves, cost_plans, cost_table, measure_cost, read_cost
+from varsmooth.reproduce.cost import STEP, Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
 from varsmooth.reproduce.experiment_tables import curves, experiment_table
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
-from varsmooth.reproduce.pace import scheme_of
+from varsmooth.reproduce.pace import milliseconds, scheme_of
 from varsmooth.reproduce.page import build_page
+from varsmooth.reproduce.pictures import line_chart
 from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.shares import data_for, first_lines
 from varsmooth.train.environment import environment
@@ -352,6 +354,23 @@ def test_the_time_to_a_perplexity_is_that_of_its_steps_on_a_card_that_has_nothin
 def test_the_scheme_of_the_bench_that_a_run_is(keep, row, scheme):
     run = load_run(keep(row, 70.0))
     assert scheme_of(run) == scheme
+
+
+@pytest.mark.parametrize(("words", "expected"), [(400, None), (500, 1.0), (1000, 1.5), (1500, 2.0), (1700, 2.6), (2001, None)])
+def test_a_step_is_guessed_between_vocabularies_that_were_measured_and_not_beyond(keep, words, expected):
+    run = load_run(keep("vanilla", 70.0, data={"vocab_size": words}))
+    costs = [Cost(STEP, 512, place, VANILLA, time, None, "a card") for place, time in ((500, 1.0), (1500, 2.0), (2000, 3.5))]
+    others = [Cost(STEP, 1024, 500, VANILLA, 9.0, None, "a card"), Cost(STEP, 512, 500, WORD, 8.0, None, "a card")]
+    assert milliseconds([*others, *costs], run) == (None if expected is None else pytest.approx(expected))
+
+
+def test_cost_is_drawn_on_two_logarithmic_axes(monkeypatch):
+    drawn = []
+    monkeypatch.setattr("matplotlib.axes.Axes.set_yscale", lambda _, kind: drawn.append(kind))
+    two = {"vanilla": [(512.0, Spread(0.7, None, 1)), (1024.0, Spread(2.0, None, 1))]}
+    for up in (False, True):
+        line_chart(two, title="cost", across="units", up="ms/step", logarithmic_up=up)
+    assert drawn == ["log"]
 
 
 def test_what_fails_does_not_keep_the_rest_from_being_measured(results, monkeypatch):

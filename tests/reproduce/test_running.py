@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,7 @@ def test_a_run_that_another_table_has_is_not_trained_again(tmp_path, data, steps
         assert (jobs[1].record_folder(results) / name).read_bytes() == theirs.read_bytes()
     other = table_jobs(plan, nothing, size=512, rows=["vanilla"], seeds=[1])
     assert borrow(other, results) == [], "of other values"
+    assert borrow([replace(jobs[0], group="data-size", share=0.5)], results) == [], "of half the text"
     run_jobs(alone, out, results, QUIET, data_dir=data)
     assert len(steps) == 24, "its time is what is asked for"
 
