@@ -206,7 +206,7 @@ def test_bad_flags_get_one_line(run, tmp_path, monkeypatch, arguments, words):
         assert word in told
 
 
-def test_a_run_that_another_table_has_is_not_trained_again(tmp_path, data, steps):
+def test_a_run_that_another_table_has_is_not_trained_again(run, tmp_path, data, steps):
     tuned = tmp_path / "chosen.toml"
     tuned.write_text('format = "varsmooth.chosen.1"\n[tuned.512.vanilla]\nset = {"train.lr" = 0.004}\n')
     plan, nothing = corpus_plan("ptb"), read_chosen(tmp_path / "absent")
@@ -218,6 +218,10 @@ def test_a_run_that_another_table_has_is_not_trained_again(tmp_path, data, steps
     jobs = table_jobs(plan, read_chosen(tuned), size=512, rows=["vanilla"], seeds=[1, 2])
     alone = experiment_jobs(named_experiments()["alone"], "ptb", read_chosen(tuned), arms=["vanilla"])
     assert len(steps) == 18
+    (results / "ptb" / "chosen.toml").write_text(tuned.read_text())
+    dry = json.loads(run("reproduce", "ptb", "--rows", "vanilla", *options(tmp_path, data), "--dry-run", "--json")[1])
+    assert dry == {"planned": 3, "missing": [], "steps": 0}
+    assert len(missing_jobs(jobs, results)) == 2, "a dry run copies nothing"
     run_jobs(jobs, out, results, QUIET, data_dir=data)
     assert (missing_jobs(jobs, results), len(steps)) == ([], 18)
     for name in ("record.json", "metrics.jsonl"):

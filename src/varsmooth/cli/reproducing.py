@@ -30,6 +30,7 @@ from varsmooth.reproduce import (
     corpus_plan,
     experiment_jobs,
     finalist_jobs,
+    jobs_to_train,
     missing_jobs,
     named_experiments,
     read_chosen,
@@ -166,7 +167,7 @@ def reproduce(
             jobs = table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=_names(rows), seeds=numbers)
     costs = _cost_plans() if experiment == COST and not from_records else []
     if dry_run:
-        missing = missing_jobs(jobs, results)
+        missing = jobs_to_train(jobs, results)
         names = [*(job.trial_name for job in missing), *map(plan_name, missing_plans(results, costs))]
         return _say_missing(names, len(jobs) + len(costs), sum(job.config.train.steps for job in missing), json_)
     outcome = FleetOutcome([], None)

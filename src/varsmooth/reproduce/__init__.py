@@ -8,7 +8,7 @@ from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.finalists import choose_among, finalist_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.page import Page, build_page
-from varsmooth.reproduce.running import collect, missing_jobs, run_jobs
+from varsmooth.reproduce.running import collect, jobs_to_train, missing_jobs, run_jobs
 
 __all__ = [
     "Budget",
@@ -27,6 +27,7 @@ __all__ = [
     "corpus_plan",
     "experiment_jobs",
     "finalist_jobs",
+    "jobs_to_train",
     "missing_jobs",
     "named_experiments",
     "read_chosen",

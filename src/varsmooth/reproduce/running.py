@@ -29,6 +29,12 @@ def missing_jobs(jobs: Sequence[Job], results: Path) -> list[Job]:
     return [job for job in jobs if not _is_recorded(job, results)]
 
 
+def jobs_to_train(jobs: Sequence[Job], results: Path) -> list[Job]:
+    """Return the jobs of which no table or experiment has a record."""
+    lent = [job.trial_name for job, _ in lent_records(jobs, results)]
+    return [job for job in missing_jobs(jobs, results) if job.trial_name not in lent]
+
+
 def run_jobs(
     jobs: Sequence[Job],
     out: Path,
@@ -88,18 +94,24 @@ def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:
 
 def borrow(jobs: Sequence[Job], results: Path) -> list[Job]:
     """Copy the records that another table or experiment has of the very same run; return the jobs that had one."""
+    lent = lent_records(jobs, results)
+    for job, folder in lent:
+        for name in ("metrics.jsonl", "record.json"):
+            if (folder / name).is_file():
+                write_atomically(job.record_folder(results) / name, (folder / name).read_bytes())
+    return [job for job, _ in lent]
+
+
+def lent_records(jobs: Sequence[Job], results: Path) -> list[tuple[Job, Path]]:
+    """Return the jobs without a record of which another table or experiment has one, with the folder that holds it."""
     wanted = [job for job in missing_jobs(jobs, results) if job.share == 1 and not job.alone]
     corpora = {job.corpus for job in wanted}
     found = {path.parent: RunFolder(path.parent).read_record() for corpus in corpora for path in _records(results / corpus)}
-    borrowed = []
+    lent = []
     for job in wanted:
         same = [it for it, record in found.items() if record.get("recipe") == job.config.name and _is_of(job, record)]
-        if same:
-            for name in ("metrics.jsonl", "record.json"):
-                if (same[0] / name).is_file():
-                    write_atomically(job.record_folder(results) / name, (same[0] / name).read_bytes())
-            borrowed.append(job)
-    return borrowed
+        lent += [(job, folder) for folder in same[:1]]
+    return lent
 
 
 def _records(folder: Path) -> list[Path]:
