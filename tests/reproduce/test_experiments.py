@@ -9,7 +9,9 @@ import torch
 from varsmooth import InputError
 from varsmooth.bench import run_bench
 from varsmooth.bench.findings import Check
+from varsmooth.bench.learning import Effort
 from varsmooth.bench.plan import PENN
+from varsmooth.bench.targets import STEP
 from varsmooth.bench.workload import VANILLA, WORD, Workload
 from varsmooth.config import override
 from varsmooth.fleet.clock import Clock
@@ -17,7 +19,7 @@ from varsmooth.recipe import load_recipe
 from varsmooth.report.runs import load_run
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce.chosen import Choice, Chosen
-from varsmooth.reproduce.cost import STEP, Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
+from varsmooth.reproduce.cost import Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
 from varsmooth.reproduce.experiment_tables import curves, experiment_table
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.pace import milliseconds, scheme_of
@@ -28,6 +30,7 @@ from varsmooth.reproduce.shares import data_for, first_lines
 from varsmooth.train.environment import environment
 
 PNG = b"\x89PNG\r\n\x1a\n"
+SHORT = Effort(steps=2, every=2, tokens=2_000, held_out=200)
 GAMMA, ABLATION, DATA_SIZE, TUNING = (named_experiments()[name] for name in ("gamma", "ablation", "data-size", "tuning-1024"))
 
 
@@ -215,7 +218,7 @@ def test_cost_is_measured_once_and_shown_with_its_floor(results):
     loads = [Workload(size, 211, batch=4, window=5, precision="fp32", tokens=4_000) for size in (8, 16)]
     told: list[str] = []
     plans = cost_plans(torch.device("cpu"), loads)
-    plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads) for plan in plans]
+    plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads, learning=SHORT) for plan in plans]
     assert len(measure_cost(results, plans, lambda name, *_: told.append(name))) == 2
     assert measure_cost(results, plans, lambda *_: None) == []
     (results / "cost.csv").unlink()
@@ -229,7 +232,7 @@ def test_cost_is_measured_once_and_shown_with_its_floor(results):
     measure_cost(results, plans, lambda *_: None)
     found = cost_table(results)
     told, _, *lines = found.splitlines()
-    assert len(lines) == 4, "memory is that of a GPU"
+    assert len(lines) == 4, "memory is that of a GPU, and in two steps nothing is learned"
     assert lines[2].startswith("| 8 | 211 | ")
     name = environment(torch.device("cpu"))["hardware"]["name"]
     assert told == f"A training step on one {name}, ms:"
@@ -244,6 +247,7 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     rows = ["step,512,10000,vanilla,0.7,0.3", "step,512,33278,vanilla,1.2,0.6", "step,1024,10000,vanilla,1.5,0.7"]
     rows += ["step,512,10000,word KN,0.8,0.3", "peak memory,512,10000,vanilla,280,"]
     rows += ["peak memory,512,10000,element KN batch,290,"]
+    rows += ["steps to a perplexity,512,10000,vanilla,1500,", "steps to a perplexity,512,10000,element KN batch,900,"]
     rows = [
         "step,512,10000,vanilla,90,,a processor",
         "step,512,10000,vanilla,0.9,0.3,a card",
@@ -260,6 +264,9 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
     assert page.pictures["cost-words.png"]().startswith(PNG)
     assert "| 512 | 10,000 | 0.70 | 0.80 | - | - | 0.30 |\n" in page.parts["cost"]
     assert "| 512 | 10,000 | 280 | - | 290 | - |" in page.parts["cost"]
+    title, table = page.parts["cost"].split("\n\n")[-2:]
+    assert title == "Steps, and their time, to 3 times the best possible perplexity of made-up text:"
+    assert table.splitlines()[2:] == ["| 512 | 10,000 | 1,500 (1.1 s) | - | - | - |"], "of what has a step that was timed"
     (results / "cost.csv").write_text("quantity\nstep\n")
     with pytest.raises(InputError, match=r"cost\.csv: not the rows of a bench"):
         cost_table(results)
@@ -293,7 +300,7 @@ def tiny_costs(monkeypatch):
     """A machine that has a GPU, as far as the command can tell, and two small shapes to measure."""
     loads = [Workload(size, 211, batch=4, window=5, precision="fp32", tokens=4_000) for size in (8, 16)]
     plans = [
-        replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads)
+        replace(plan, calls=1, repeats=2, warm_up=1, gate_steps=2, gate=plan.workloads, learning=SHORT)
         for plan in cost_plans(torch.device("cpu"), loads)
     ]
     monkeypatch.setattr("varsmooth.cli.reproducing.cost_plans", lambda _: plans)

@@ -8,7 +8,7 @@ import torch
 
 from varsmooth.errors import InputError
 from varsmooth.text import EOS, MarkovSource
-from varsmooth.text.synthetic import synthetic_corpus
+from varsmooth.text.synthetic import ClassSource, synthetic_corpus
 
 
 @pytest.mark.parametrize(("vocab_size", "branching"), [(2, 2), (7, 3), (200, 10), (60, 60)])
@@ -117,3 +117,29 @@ def test_impossible_sources(arguments: tuple[int, int]) -> None:
 def test_too_few_tokens_for_a_line() -> None:
     with pytest.raises(InputError, match="too few for one line"):
         synthetic_corpus(test=0)
+
+
+def test_words_of_classes_by_hand() -> None:
+    source = ClassSource(words=7, classes=3, branching=2, seed=5)
+    # Class 0 has the words 0, 3 and 6, the others two each.
+    within = {3: [6 / 11, 3 / 11, 2 / 11], 2: [2 / 3, 1 / 3]}
+    entropies = [-sum(p * math.log(p) for p in within[size]) for size in (3, 2, 2)]
+    by_hand = source.chain.entropy_rate + sum(p * h for p, h in zip(source.chain.stationary, entropies, strict=True))
+    assert source.perplexity == pytest.approx(math.exp(by_hand), rel=1e-12)
+    ids = source.sample(100_000, seed=1)
+    assert (ids.dtype, ids.min(), ids.max()) == (torch.int64, 0, 6)
+    assert torch.equal(ids % 3, source.chain.sample(100_000, seed=1))
+    for number, size in enumerate((3, 2, 2)):
+        ranks = ids[ids % 3 == number] // 3
+        found = ranks.bincount(minlength=size) / len(ranks)
+        assert found.tolist() == pytest.approx(within[size], abs=0.02)
+
+
+def test_a_language_of_classes_is_the_same_again_and_has_as_many_words_as_asked_for() -> None:
+    ids = ClassSource(267_735).sample(50_000, seed=1)
+    assert torch.equal(ids, ClassSource(267_735).sample(50_000, seed=1))
+    assert not torch.equal(ids, ClassSource(267_735).sample(50_000, seed=2))
+    assert 200_000 < ids.max() < 267_735
+    assert ClassSource(64).perplexity == pytest.approx(ClassSource(64).chain.perplexity), "a class for each word"
+    with pytest.raises(InputError, match="words must be at least classes"):
+        ClassSource(63)

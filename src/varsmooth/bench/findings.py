@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Unit = Literal["ms", "x", "MB"]
+Unit = Literal["ms", "x", "MB", "steps"]
 Verdict = Literal["aim", "reach", "no"]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from varsmooth.bench.learning import Effort
 from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, SCHEMES, VANILLA, WORD, Workload
 from varsmooth.errors import InputError, check_choice
 
 EAGER, STEPS, FLEET, PARTS, MEMORY = GROUPS = ("eager", "schemes", "fleet", "parts", "memory")
+LEARNING = "learning"
+"""Measured only where it is asked for: to train takes longer than to time."""
 PENN, WIKITEXT = 10_000, 33_278
 """Words of the Penn Treebank and of WikiText-2."""
 CPU_WORDS = 4_000
@@ -36,12 +39,13 @@ class Plan:
     gate_steps: int = 20
     memory_of: tuple[str, ...] = (VANILLA,)
     """schemes whose memory is measured, one after the other"""
+    learning: Effort = field(default_factory=Effort)
 
 
 def plan_for(device: torch.device, groups: tuple[str, ...] = (), sizes: tuple[int, ...] = (), *, quick: bool = False) -> Plan:
     """Return the plan for a device; ``groups`` and ``sizes`` choose from it, ``quick`` repeats less."""
     for group in groups:
-        check_choice("--only", group, GROUPS)
+        check_choice("--only", group, (*GROUPS, LEARNING))
     if any(size < 1 for size in sizes):
         raise InputError(f"--sizes takes sizes of at least 1, got {min(sizes)}")
     plan = _gpu_plan(device, groups, sizes) if device.type == "cuda" else _cpu_plan(device, groups, sizes)

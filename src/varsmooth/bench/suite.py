@@ -16,9 +16,10 @@ from varsmooth.bench import floor
 from varsmooth.bench.findings import Findings, Measurement, Spread, Unit
 from varsmooth.bench.fleet import Fleet
 from varsmooth.bench.gate import run_gate
+from varsmooth.bench.learning import steps_to_goal
 from varsmooth.bench.parts import parts_of
-from varsmooth.bench.plan import EAGER, FLEET, MEMORY, PARTS, STEPS, Plan
-from varsmooth.bench.targets import PEAK_MEMORY, RATIO, STEP, target_for, vocabulary_name
+from varsmooth.bench.plan import EAGER, FLEET, LEARNING, MEMORY, PARTS, STEPS, Plan
+from varsmooth.bench.targets import PEAK_MEMORY, RATIO, STEP, STEPS_TO_GOAL, target_for, vocabulary_name
 from varsmooth.bench.timing import Stopwatch, Turns, captured, ratio, stopwatch_for
 from varsmooth.bench.workload import VANILLA, Workload
 from varsmooth.config import Engine
@@ -62,6 +63,7 @@ def _stages(plan: Plan, turns: Turns) -> Iterator[Stage]:
         FLEET: _fleets,
         PARTS: _parts,
         MEMORY: _memory,
+        LEARNING: _learning,
     }
     for group in plan.groups:
         for load in plan.workloads:
@@ -136,6 +138,17 @@ def _megabytes_beyond(plan: Plan, load: Workload, scheme: str) -> float:
     torch.cuda.synchronize(plan.device)
     counted = 3 * floor.SINGLE * sum(parameter.numel() for parameter in trainer.network.parameters())
     return (torch.cuda.max_memory_allocated(plan.device) - before - counted) / MEGABYTE
+
+
+def _learning(plan: Plan, _: Turns, load: Workload) -> list[Measurement]:
+    """The steps of each scheme to a fixed perplexity; a scheme that does not come there has no figure."""
+    found = []
+    for scheme in plan.schemes:
+        with _alone_on_the_card(f"learning, {scheme}"):
+            steps = steps_to_goal(load, scheme, plan.device, plan.learning)
+        if steps is not None:
+            found.append(_measurement(plan, load, LEARNING, STEPS_TO_GOAL, scheme, Spread.of([float(steps)]), "steps"))
+    return found
 
 
 def _warm(plan: Plan, load: Workload, scheme: str, engine: Engine) -> Trainer:

@@ -9,6 +9,7 @@ from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, VANILLA, W
 STEP = "step"
 RATIO = "over vanilla"
 PEAK_MEMORY = "peak memory"
+STEPS_TO_GOAL = "steps to a perplexity"
 _NAMES = {PENN: "PTB", WIKITEXT: "WT2"}
 
 # (quantity, size, words, scheme) -> start, reach, aim

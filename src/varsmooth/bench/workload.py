@@ -68,9 +68,9 @@ class Workload:
         """Return the text, of which all trainers share one copy."""
         return _text(self.words, self.tokens, device)
 
-    def trainer(self, config: Config, device: torch.device) -> Trainer:
-        """Return a trainer that stands before its first step."""
-        text = self.text(device)
+    def trainer(self, config: Config, device: torch.device, text: Text | None = None) -> Trainer:
+        """Return a trainer that stands before its first step; ``text`` is the workload's own unless given."""
+        text = text or self.text(device)
         network = build_network(config, self.words, build_proposal(config, text.counts))
         return Trainer(network, text.ids, config.train, device)
 

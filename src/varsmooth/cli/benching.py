@@ -48,7 +48,8 @@ def bench(
     Parameters
     ----------
     only
-        Of `eager`, `schemes`, `fleet`, `parts` and `memory`, measure these alone (only `schemes` on the CPU).
+        Of `eager`, `schemes`, `fleet`, `parts` and `memory`, measure these alone (only `schemes` on the CPU); or `learning`,
+        the steps to a perplexity, which takes minutes and is measured only where it is asked for.
     sizes
         Units per layer, separated by commas, instead of 512,1024 (on the CPU 64,128).
     quick

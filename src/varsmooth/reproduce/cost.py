@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,16 +11,18 @@ from typing import NamedTuple
 import torch
 
 from varsmooth.bench import Findings, Plan, run_bench
+from varsmooth.bench.learning import TIMES_THE_BEST
 from varsmooth.bench.output import append_csv, failure_lines
-from varsmooth.bench.plan import MEMORY, PENN, STEPS, WIKITEXT
+from varsmooth.bench.plan import LEARNING, MEMORY, PENN, STEPS, WIKITEXT
 from varsmooth.bench.suite import Observer
+from varsmooth.bench.targets import PEAK_MEMORY, STEP, STEPS_TO_GOAL
 from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, VANILLA, WORD, Workload
 from varsmooth.errors import InputError
 from varsmooth.fleet import TimeLimit
 from varsmooth.fleet.clock import Clock
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
-from varsmooth.reproduce.markdown import not_run, paragraphs, shown
+from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, shown
 from varsmooth.train.environment import environment
 
 FILE = "cost.csv"
@@ -29,7 +31,6 @@ PAPER = ((512, PENN), (512, WIKITEXT), (1024, PENN), (1024, WIKITEXT))
 SHAPES = (*PAPER, (512, 100_000), (512, 267_735), (2048, PENN))
 SCHEMES = (VANILLA, WORD, ELEMENT_BATCH, ELEMENT_SEQUENCE)
 FLOOR = "counted floor"
-STEP, PEAK = "step", "peak memory"
 Curves = dict[str, list[tuple[float, Spread]]]
 
 
@@ -47,7 +48,7 @@ def cost_plans(device: torch.device, loads: Sequence[Workload] = ()) -> list[Pla
     """Return a plan for each vocabulary at 512 units and each size with 10,000 words: memory is measured for one at a time."""
     if not loads:
         loads = [Workload(size, words) for size, words in SHAPES]
-    groups = (STEPS, MEMORY) if device.type == "cuda" else (STEPS,)
+    groups = (STEPS, MEMORY, LEARNING) if device.type == "cuda" else (STEPS, LEARNING)
     return [
         Plan(
             device,
@@ -138,17 +139,19 @@ def read_cost(results: Path) -> list[Cost]:
 
 
 def cost_table(results: Path) -> str:
-    """Return ms/step of each scheme and the floor, then the memory, by size and vocabulary."""
+    """Return ms/step of each scheme and the floor, then the memory and the time to a perplexity, by size and vocabulary."""
     costs = shown_cost(results)
     medians = {cost[:4]: cost.median for cost in costs}
     floors = {(cost.size, cost.words): cost.floor for cost in costs if cost.quantity == STEP}
-    times, memory = [], []
+    times, memory, learning = [], [], []
     for size, words in sorted(floors):
         shape = [f"{size:,}", f"{words:,}"]
         steps = [shown(medians.get((STEP, size, words, scheme))) for scheme in SCHEMES]
         times.append([*shape, *steps, shown(floors[size, words])])
-        peaks = [medians.get((PEAK, size, words, scheme)) for scheme in SCHEMES]
+        peaks = [medians.get((PEAK_MEMORY, size, words, scheme)) for scheme in SCHEMES]
         memory += [[*shape, *(shown(peak, 0) for peak in peaks)]] if any(peaks) else []
+        needed = [_to_goal(medians, (size, words), scheme) for scheme in SCHEMES]
+        learning += [[*shape, *needed]] if set(needed) != {NOTHING} else []
     if not times:
         return not_run(["cost"], 1)
     return paragraphs(
@@ -156,7 +159,15 @@ def cost_table(results: Path) -> str:
         markdown.table(["units", "words", *SCHEMES, FLOOR], times, texts=0),
         "Peak memory beyond weights, gradients and second moments, MB:" if memory else "",
         markdown.table(["units", "words", *SCHEMES], memory, texts=0) if memory else "",
+        f"Steps, and their time, to {TIMES_THE_BEST:g} times the best possible perplexity of made-up text:" if learning else "",
+        markdown.table(["units", "words", *SCHEMES], learning, texts=0) if learning else "",
     )
+
+
+def _to_goal(medians: Mapping[tuple[str, int, int, str], float], shape: tuple[int, int], scheme: str) -> str:
+    """Return the steps that a scheme needed, and how long it takes them."""
+    steps, each = (medians.get((quantity, *shape, scheme)) for quantity in (STEPS_TO_GOAL, STEP))
+    return NOTHING if steps is None or each is None else f"{steps:,.0f} ({shown(steps * each / 1000, 1)} s)"
 
 
 def cost_curves(results: Path, across: str) -> Curves:

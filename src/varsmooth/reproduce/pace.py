@@ -9,9 +9,10 @@ import itertools
 from collections.abc import Sequence
 from functools import partial
 
+from varsmooth.bench.targets import STEP
 from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, VANILLA, WORD
 from varsmooth.report.runs import RunSummary
-from varsmooth.reproduce.cost import STEP, Cost
+from varsmooth.reproduce.cost import Cost
 from varsmooth.reproduce.markdown import NOTHING, shown
 from varsmooth.reproduce.records import over_seeds
 

@@ -85,6 +85,38 @@ class MarkovSource:
         return float(self.token_nll(ids).mean())
 
 
+class ClassSource:
+    """A language of as many words as one likes: classes follow each other as the words of a ``MarkovSource`` do.
+
+    Word ``i`` is of class ``i % classes``; within a class words have Zipf's frequencies, the smaller number the more frequent.
+    """
+
+    def __init__(self, words: int, classes: int = 64, branching: int = 8, seed: int = 0) -> None:
+        if words < classes:
+            raise InputError(f"words must be at least classes ({classes}), not {words}")
+        self.words = words
+        self.chain = MarkovSource(classes, branching, seed)
+
+    @property
+    def perplexity(self) -> float:
+        """The perplexity that no model can beat in the long run, exactly: a word tells its class."""
+        within = [_zipf_entropy(self._words_of(each)) for each in range(self.chain.vocab_size)]
+        return math.exp(self.chain.entropy_rate + float(self.chain.stationary @ np.array(within)))
+
+    def sample(self, n: int, seed: int) -> torch.Tensor:
+        """Return a stream of ``n`` ids."""
+        classes = self.chain.sample(n, seed).numpy()
+        cumulative = np.cumsum(1 / np.arange(1, self._words_of(0) + 1))
+        # Classes differ by one word at most, the last of a class, so that one list of sums serves all.
+        of_class = np.array([self._words_of(each) for each in range(self.chain.vocab_size)])[classes]
+        uniform = _generator(self.chain.seed, 2, seed).random(n) * cumulative[of_class - 1]
+        ranks = np.minimum(np.searchsorted(cumulative, uniform, side="right"), of_class - 1)
+        return torch.from_numpy(ranks * self.chain.vocab_size + classes)
+
+    def _words_of(self, number: int) -> int:
+        return (self.words - 1 - number) // self.chain.vocab_size + 1
+
+
 def synthetic_corpus(
     source: MarkovSource | None = None,
     *,
@@ -133,6 +165,12 @@ def _stationary(transitions: Floats) -> Floats:
     right[-1] = 1.0
     solution: Floats = np.linalg.solve(system, right).astype(np.float64)
     return solution
+
+
+def _zipf_entropy(words: int) -> float:
+    weights = 1 / np.arange(1, words + 1)
+    chances = weights / weights.sum()
+    return float(-(chances * np.log(chances)).sum())
 
 
 def _generator(*keys: int) -> np.random.Generator:
