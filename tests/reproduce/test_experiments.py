@@ -335,6 +335,7 @@ def test_what_is_measured_of_cost():
     assert {*over_words, (1024, 10_000), (1024, 33_278), (2048, 10_000)} == set(shapes)
     assert len(shapes) == 7
     assert all(plan.memory_of == plan.schemes for plan in plans)
+    assert all(plan.groups == ("schemes", "memory", "learning") for plan in plans)
 
 
 def test_the_time_to_a_perplexity_is_that_of_its_steps_on_a_card_that_has_nothing_else(results, keep):
@@ -382,7 +383,8 @@ def test_cost_is_drawn_on_two_logarithmic_axes(monkeypatch):
 
 def test_what_fails_does_not_keep_the_rest_from_being_measured(results, monkeypatch):
     loads = [Workload(size, 211, batch=4, window=5, precision="fp32", tokens=4_000) for size in (8, 16, 24)]
-    plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate=()) for plan in cost_plans(torch.device("cpu"), loads)]
+    plans = cost_plans(torch.device("cpu"), loads)
+    plans = [replace(plan, calls=1, repeats=2, warm_up=1, gate=(), learning=SHORT) for plan in plans]
 
     def bench(plan, observe):
         if plan.workloads[0].size == 8:
