@@ -28,14 +28,15 @@ def test_arms_are_rows_of_the_corpus_tuned_over_what_they_have(path):
     assert setting == "tuned" or len(study.arms) == len(names)
     assert study.budget.trials is not None
     assert (study.sampler.recipe_first, study.sampler.distinct) == (1, 1)
-    common = {"train.lr"} | ({"dropout.tables", "dropout.recurrent"} if setting == "tuned" else set())
+    dropout = {"dropout.tables", "dropout.recurrent" if corpus == "ptb" else "dropout.kind"}
+    common = {"train.lr"} | (dropout if setting == "tuned" else set())
     common |= {"train.l2"} if corpus == "ptb" else set()
     for arm in study.arms:
         assert (arm.config.data.name, arm.config.model.hidden, arm.config.evaluate.final) == (corpus, 512, False)
         own = set() if arm.name.startswith("vanilla") else {"smoothing.gamma"}
-        if arm.name in ("smoothing-linear-interpolation", "smoothing-absolute-discounting"):
+        if setting == "paper" and arm.name in ("smoothing-linear-interpolation", "smoothing-absolute-discounting"):
             own |= {"smoothing.output"}
-        if setting == "tuned":
+        if path.stem == "ptb-tuned":
             own |= {"smoothing-kneser-ney": {"smoothing.output"}, "element-kneser-ney": {"smoothing.scope"}}.get(
                 arm.name, set()
             )
