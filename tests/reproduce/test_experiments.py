@@ -181,10 +181,11 @@ def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(resul
     assert len(cost.splitlines()) == 3
 
 
-def test_every_arm_of_the_data_size_curve_predicts_as_its_row_does_when_tuned():
+def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_one_kind_of_dropout():
     jobs = experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))
     found = {job.name.partition("-")[0]: job.config.smoothing.predict for job in jobs}
     assert found == {"vanilla": "mode", "word": "mode", "element": "mean"}
+    assert {job.config.dropout.kind for job in jobs} == {"activation"}, "for the plain model too"
 
 
 def test_all_arms_of_a_share_come_before_the_next_share():
