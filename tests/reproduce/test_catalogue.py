@@ -160,6 +160,7 @@ def test_the_second_round_is_as_long_as_a_final_run_and_has_a_seed_of_its_own():
     for job in jobs:
         assert (job.config.train.steps, job.config.train.seed, job.config.evaluate.final) == (54_000, 11, False)
         assert job.config.dropout.kind == "activation"
+        assert (job.config.smoothing.scope == "position") == job.name.startswith("element"), "words as the paper has them"
 
 
 def test_the_data_size_curve_goes_from_a_twentieth_to_all():
