@@ -66,7 +66,11 @@ def test_the_auto_classes_load_a_run_as_it_is(tmp_path, changes):
     assert type(made) is hf.VarsmoothForCausalLM
     given = tokenizer("the cat and a bird", return_tensors="pt")
     assert torch.equal(given["input_ids"], exported_tokenizer("the cat and a bird", return_tensors="pt")["input_ids"])
-    assert torch.equal(made(**given).logits, exported(**given).logits)
+    mine, theirs = made.state_dict(), exported.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    # To the bit only where weights lie alike in memory: some CPUs multiply by another order otherwise.
+    torch.testing.assert_close(made(**given).logits, exported(**given).logits)
     asked = transformers.AutoConfig.from_pretrained(run)
     keys = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "cell", "eos_token_id", "tie_word_embeddings")
     assert [getattr(asked, key) for key in keys] == [getattr(exported.config, key) for key in keys]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError
-from varsmooth.model import RecurrentStack
+from varsmooth.model import RecurrentStack, recurrent_run
 from varsmooth.model.recurrent_run import DrawnLayer, DrawnMatrix, run_fused, run_stepwise
 
 CELLS = ("lstm", "gru")
@@ -320,6 +320,17 @@ def test_bfloat16_autocast_trains(cell, kind, scope):
     torch.testing.assert_close(outputs.float(), exact, rtol=0.05, atol=0.05)
     found = gradients((outputs, final), dict(stack.named_parameters()))
     assert all(gradient.isfinite().all() and gradient.any() for gradient in found.values())
+
+
+def test_an_lstm_runs_in_single_precision_where_the_cpu_has_none_in_bfloat16(monkeypatch):
+    monkeypatch.setattr(recurrent_run, "has_bfloat16_lstm", lambda: False)
+    stack = make_stack("lstm", dropout=0.2)
+    inputs, state = make_window(stack)
+    exact = stack(inputs, state, KEY)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(stack(inputs, state, KEY)[0], exact)
+        low = stack(inputs.bfloat16(), tuple(part.bfloat16() for part in state), KEY)[0]
+    torch.testing.assert_close(low, exact, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import torch
@@ -55,12 +56,22 @@ def run_fused(cell: Cell, layers: Sequence[DrawnLayer], inputs: Tensor, state: S
     weights = [tensor for layer in layers for tensor in (layer.ih.value(), layer.hh.value(), layer.bias, layer.zero_bias)]
     state = tuple(part.contiguous() for part in state)
     if not inputs.is_cuda:
-        return call_fused(cell, weights, inputs, state)
+        if not torch.is_autocast_enabled("cpu") or cell != "lstm" or has_bfloat16_lstm():
+            return call_fused(cell, weights, inputs, state)
+        with torch.autocast("cpu", enabled=False):
+            return call_fused(cell, [it.float() for it in weights], inputs.float(), tuple(part.float() for part in state))
     dtype = compute_dtype(inputs)
     weights, state = [weight.to(dtype) for weight in weights], tuple(part.to(dtype) for part in state)
     # Autocast runs cuDNN's recurrent kernels in float16, whatever type it was asked for.
     with torch.autocast("cuda", enabled=False), _quiet_about_compaction():
         return call_fused(cell, weights, inputs.to(dtype), state)
+
+
+@lru_cache
+def has_bfloat16_lstm() -> bool:
+    """Whether torch's LSTM, which is oneDNN's, runs in bfloat16 on this CPU; without AVX-512 it fails, with no fallback."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is None or bool(supported())
 
 
 def compute_dtype(inputs: Tensor) -> torch.dtype:
