@@ -14,7 +14,8 @@ from varsmooth.draws import Site, Stream, element_bits, element_counter, row_wor
 from varsmooth.model import RecurrentLanguageModel, RecurrentStack, Smoothing
 from varsmooth.ops.noise import noise_inputs
 from varsmooth.recipe import load_recipe
-from varsmooth.train.build import build_network
+from varsmooth.text.counts import Counts
+from varsmooth.train.build import build_network, build_untrained
 
 T, B = 7, 5
 KEY = DrawKey(seed=11, step=3)
@@ -55,6 +56,21 @@ def test_initial_weights_depend_on_the_seed_alone():
     assert not torch.equal(first, other)
     assert float(first.abs().max()) == 1.0, "the forget bias"
     assert 0.3 < float(first[: 20 * 8].abs().max()) <= 8**-0.5
+
+
+@pytest.mark.parametrize("row", ["vanilla", "smoothing-blank", "vanilla-untied"])
+def test_a_bias_may_start_at_how_frequent_words_are(row):
+    ids = torch.tensor([0, 3, 3, 3, 1, 0, 3, 1, 3, 3])
+    counts = Counts.from_ids(ids, 5)
+    config = override(load_recipe(row), ["model.hidden=8", "model.bias=unigram"])
+    network = build_untrained(config, counts)
+    expected = torch.tensor([3, 3, 1, 7, 1]) / 15  # words 2 and 4 are never seen
+    assert torch.allclose(network.bias.softmax(0), expected)
+    assert float(network.bias.detach().sum()) == pytest.approx(0, abs=1e-6)
+    plain = build_untrained(override(config, ["model.bias=zero"]), counts)
+    assert torch.equal(plain.bias, torch.zeros(5))
+    others = zip(network.named_parameters(), plain.named_parameters(), strict=True)
+    assert all(torch.equal(own, same) for (name, own), (_, same) in others if name != "bias")
 
 
 def naive_penalty(network: RecurrentLanguageModel, input_weights: list[float], output_weights: list[float]) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from varsmooth.config import Config, Engine, Precision, override
 from varsmooth.recipe import load_recipe
 from varsmooth.text.counts import Counts
-from varsmooth.train.build import build_network, build_proposal
+from varsmooth.train.build import build_untrained
 from varsmooth.train.trainer import Trainer
 
 VANILLA = "vanilla"
@@ -71,7 +71,7 @@ class Workload:
     def trainer(self, config: Config, device: torch.device, text: Text | None = None) -> Trainer:
         """Return a trainer that stands before its first step; ``text`` is the workload's own unless given."""
         text = text or self.text(device)
-        network = build_network(config, self.words, build_proposal(config, text.counts))
+        network = build_untrained(config, text.counts)
         return Trainer(network, text.ids, config.train, device)
 
 

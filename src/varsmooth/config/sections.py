@@ -32,6 +32,7 @@ Scheme = Literal["kneser-ney", "linear-interpolation", "absolute-discounting", "
 Tie = Literal["independent", "shared-draw"]
 Prediction = Literal["mode", "mean", "mean-input"]
 Cell = Literal["lstm", "gru"]
+Bias = Literal["zero", "unigram"]
 DropoutKind = Literal["table", "activation"]
 RecurrentKind = Literal["rows", "dropconnect", "update"]
 RecurrentScope = Literal["batch", "sequence"]
@@ -61,6 +62,7 @@ class ModelConfig:
     hidden: Size = option(512, "units per layer, and the size of the word vectors")
     layers: Size = option(2, "recurrent layers")
     tied: bool = option(True, "one table serves as input and output table")
+    bias: Bias = option("zero", "where the softmax bias starts: at 0, or at the logarithms of the words' shares of the text")
 
 
 @dataclass(frozen=True)

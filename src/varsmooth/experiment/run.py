@@ -32,7 +32,7 @@ from varsmooth.experiment.together import (
     writer_for,
 )
 from varsmooth.text import Corpus, Vocab
-from varsmooth.train.build import build_network, build_proposal, resolve_device
+from varsmooth.train.build import build_untrained, resolve_device
 from varsmooth.train.checkpoint import load_latest_state
 from varsmooth.train.display import RunDisplay, say
 from varsmooth.train.folder import RunFolder
@@ -127,7 +127,7 @@ def _exhausted(steps: Steps, lane: Lane, interruptions: Interruptions) -> Record
 
 def _trainer(config: Config, corpus: Corpus, session: Session) -> Trainer:
     device = resolve_device(config.train.device)
-    network = build_network(config, len(corpus.vocab), build_proposal(config, session.corpora.counts_of(corpus)))
+    network = build_untrained(config, session.corpora.counts_of(corpus))
     return Trainer(network, corpus.train, config.train, device, session.ranks)
 
 

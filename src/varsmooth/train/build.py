@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from varsmooth.config import Config
 from varsmooth.errors import InputError
@@ -28,8 +29,24 @@ def build_proposal(config: Config, counts: Counts) -> Proposal | None:
             return Proposal.kneser_ney(counts, gamma)
 
 
+def build_untrained(config: Config, counts: Counts) -> RecurrentLanguageModel:
+    """Return the network that training starts from: all that it takes from the text, it takes from the counts."""
+    network = build_network(config, counts.vocab_size, build_proposal(config, counts))
+    if config.model.bias == "unigram":
+        with torch.no_grad():
+            network.bias.copy_(unigram_bias(counts))
+    return network
+
+
+def unigram_bias(counts: Counts) -> Tensor:
+    """Return the biases that by themselves predict each word as often as it occurs, every word counted once more than that."""
+    logarithms = (counts.unigram + 1).double().log()
+    # The softmax does not mind a constant, but the penalty does.
+    return (logarithms - logarithms.mean()).float()
+
+
 def build_network(config: Config, words: int, proposal: Proposal | None) -> RecurrentLanguageModel:
-    """Return the network with the initial weights of ``train.seed``."""
+    """Return the network with the initial weights of ``train.seed``, whatever the text."""
     smoothing = Smoothing(
         method=config.smoothing.method,
         proposal=proposal,
