@@ -127,8 +127,8 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
-    names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "wide", "data-size"}
-    assert set(named_experiments()) == names | {"tuning-512", "tuning-1024"}
+    names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "wide", "data-size", "data-size-zero"}
+    assert set(named_experiments()) == names | {"tuning-512", "tuning-bias", "tuning-1024"}
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
@@ -148,26 +148,33 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 
-@pytest.mark.parametrize("name", ["data-size", "tuning-512", "tuning-1024"])
+@pytest.mark.parametrize("name", ["data-size", "data-size-zero", "tuning-512", "tuning-bias", "tuning-1024"])
 def test_arms_that_are_tuned_have_the_same_budget(name):
     assert len({len(arm.variants) for arm in named_experiments()[name].arms}) == 1
 
 
-def test_the_second_round_is_as_long_as_a_final_run_and_has_a_seed_of_its_own():
-    jobs = experiment_jobs(named_experiments()["tuning-512"], "ptb", TUNED)
+@pytest.mark.parametrize("name", ["tuning-512", "tuning-bias"])
+def test_later_rounds_are_as_long_as_a_final_run_and_have_a_seed_of_their_own(name):
+    jobs = experiment_jobs(named_experiments()[name], "ptb", TUNED)
     rows = {job.config.name.partition("/")[0] for job in jobs}
     assert rows == {"vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney"}
     for job in jobs:
         assert (job.config.train.steps, job.config.train.seed, job.config.evaluate.final) == (54_000, 11, False)
-        assert job.config.dropout.kind == "activation"
+
+
+def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_the_bias():
+    for job in experiment_jobs(named_experiments()["tuning-512"], "ptb", TUNED):
+        assert (job.config.dropout.kind, job.config.model.bias) == ("activation", "zero")
         assert (job.config.smoothing.scope == "position") == job.name.startswith("element"), "words as the paper has them"
+    third = [job.config for job in experiment_jobs(named_experiments()["tuning-bias"], "ptb", TUNED)]
+    assert {config.model.bias for config in third} == {"unigram"}
 
 
 def test_the_data_size_curve_goes_from_a_twentieth_to_all():
     experiment = named_experiments()["data-size"]
     jobs = experiment_jobs(experiment, "wikitext-2", NOTHING)
     assert {job.share for job in jobs} == {0.05, 0.1, 0.25, 0.5, 1.0}
-    assert {job.config.train.steps for job in jobs if job.share == 0.05} == {5000}
+    assert {job.config.train.steps for job in jobs if job.share == 0.05} == {1500}
     assert jobs[0].name == f"{point_name(experiment.arms[0], 0.05, 0)}-seed1" == "vanilla-0.05-v1-seed1"
 
 

@@ -121,7 +121,7 @@ def test_an_arm_that_would_train_nothing_is_refused():
 def test_a_quick_budget_makes_no_run_longer_and_leaves_lengths_alone():
     nothing = Chosen("chosen.toml", {})
     steps = {job.share: job.config.train.steps for job in experiment_jobs(DATA_SIZE, "ptb", nothing, budget="quick")}
-    assert steps == {0.05: 5000, 0.1: 6000, 0.25: 6000, 0.5: 6000, 1.0: 6000}
+    assert steps == {0.05: 1500, 0.1: 3500, 0.25: 6000, 0.5: 6000, 1.0: 6000}
     with pytest.raises(InputError, match="--budget quick does not go with --experiment length"):
         experiment_jobs(named_experiments()["length"], "ptb", nothing, budget="quick")
 
