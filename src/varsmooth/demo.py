@@ -18,9 +18,15 @@ from varsmooth.report.tables import as_rich_table, build_rows
 
 # The best of ten trials for each arm on the development set (results/demo/tuning.json).
 ARMS = {
-    "vanilla/demo": ("train.lr=0.00493", "dropout.tables=0.6"),
-    "smoothing-kneser-ney/demo": ("train.lr=0.00694", "dropout.tables=0.5", "smoothing.gamma=0.2"),
-    "element-kneser-ney/demo": ("train.lr=0.00459", "dropout.tables=0.3", "smoothing.gamma=0.3"),
+    "vanilla/demo": ("train.lr=0.00911", "dropout.tables=0.6", "dropout.kind=table"),
+    "smoothing-kneser-ney/demo": ("train.lr=0.0068", "dropout.tables=0.5", "dropout.kind=table", "smoothing.gamma=0.1"),
+    "element-kneser-ney/demo": (
+        "train.lr=0.0117",
+        "dropout.tables=0.5",
+        "dropout.kind=activation",
+        "smoothing.scope=position",
+        "smoothing.gamma=0.3",
+    ),
 }
 SENTENCE = "return a list of the names of the files in the directory ."
 PROMPT = "return the"
