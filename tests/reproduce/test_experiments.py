@@ -186,14 +186,16 @@ def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(resul
 def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_one_kind_of_dropout():
     jobs = experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))
     found = {job.name.partition("-")[0]: job.config.smoothing.predict for job in jobs}
-    assert found == {"vanilla": "mode", "word": "mode", "element": "mean"}
+    assert found == {"vanilla": "mode", "word": "mode", "element": "mean", "noising": "mode"}
     assert {job.config.dropout.kind for job in jobs} == {"activation"}, "for the plain model too"
     assert {job.name.partition("-")[0] for job in jobs if job.config.smoothing.scope == "position"} == {"element"}
 
 
 def test_all_arms_of_a_share_come_before_the_next_share():
     names = [job.name for job in experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))]
-    assert names[:12] == [f"{arm}-0.05-v{number}-seed1" for arm in ("vanilla", "word", "element") for number in (1, 2, 3, 4)]
+    arms = ("vanilla", "word", "element", "noising")
+    assert names[:16] == [f"{arm}-0.05-v{number}-seed1" for arm in arms for number in (1, 2, 3, 4)]
+    assert {name.split("-")[1] for name in names[:16]} == {"0.05"} != {name.split("-")[1] for name in names[16:17]}
 
 
 def test_a_share_of_the_text_is_whole_lines_and_the_other_splits_stay(tmp_path):
