@@ -145,6 +145,7 @@ def test_every_arm_of_the_ablation_changes_what_it_says():
     assert jobs["element-batch-seed1"] == override(element, ["smoothing.scope=batch"])
     for arm, row in (("element", element), ("vanilla", vanilla)):
         assert jobs[f"{arm}-position-seed1"] == override(row, ["smoothing.scope=position"])
+        assert jobs[f"{arm}-unigram-seed1"] == override(row, ["model.bias=unigram"])
     assert jobs["vanilla-update-seed1"] == override(vanilla, ["dropout.recurrent_kind=update"])
 
 
@@ -188,6 +189,7 @@ def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_
     found = {job.name.partition("-")[0]: job.config.smoothing.predict for job in jobs}
     assert found == {"vanilla": "mode", "word": "mode", "element": "mean", "noising": "mode"}
     assert {job.config.dropout.kind for job in jobs} == {"activation"}, "for the plain model too"
+    assert {job.config.model.bias for job in jobs} == {"unigram"}
     assert {job.name.partition("-")[0] for job in jobs if job.config.smoothing.scope == "position"} == {"element"}
 
 
