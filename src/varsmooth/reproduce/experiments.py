@@ -17,8 +17,6 @@ from varsmooth.reproduce.jobs import Job, changed
 
 SHARE = "share"
 """What an experiment varies where it cuts the training text."""
-EVALUATIONS = 20
-"""How often a run is evaluated where its length is the experiment's own: short runs must not miss their best."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,8 @@ class Experiment:
     values: tuple[float, ...] = ()
     steps: tuple[int, ...] = ()
     """of each value, where they differ"""
+    evaluations: int = 20
+    """of each run, where ``steps`` tells its length: short ones must not miss their best"""
     eval_every: int = 0
     """steps between evaluations; 0: as the recipe says"""
     size: int = 512
@@ -144,7 +144,7 @@ def _point_values(experiment: Experiment, place: int) -> Values:
     values: Values = {"train.eval_every": experiment.eval_every} if experiment.eval_every else {}
     if experiment.steps:
         steps = experiment.steps[place]
-        values = {"train.steps": steps, "train.eval_every": max(1, steps // EVALUATIONS)}
+        values = {"train.steps": steps, "train.eval_every": max(1, steps // experiment.evaluations)}
     if experiment.vary and experiment.vary != SHARE:
         values[experiment.vary] = experiment.values[place]
     return values
