@@ -128,12 +128,13 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
     names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "wide", "data-size", "data-size-zero"}
-    assert set(named_experiments()) == names | {"tuning-512", "tuning-bias", "tuning-1024"}
+    assert set(named_experiments()) == names | {"tuning-512", "tuning-position", "tuning-1024"}
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
             arms = [arm for arm in experiment.arms if not arm.table]
-            points = len(experiment.values or [0]) * sum(len(arm.variants) for arm in arms)
+            places = range(len(experiment.values or [0]))
+            points = sum(len(arm.variants_at(place)) for arm in arms for place in places)
             assert len(jobs) == len({job.name for job in jobs}) == points * len(experiment.seeds)
             assert all(re.fullmatch(r"\w[\w.+=,@-]*", job.trial_name) for job in jobs)
             assert len({(job.share, repr(job.config)) for job in jobs}) == len(jobs), "no two runs are the same"
@@ -148,12 +149,14 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 
-@pytest.mark.parametrize("name", ["data-size", "data-size-zero", "tuning-512", "tuning-bias", "tuning-1024"])
+@pytest.mark.parametrize("name", ["data-size", "data-size-zero", "tuning-512", "tuning-position", "tuning-1024"])
 def test_arms_that_are_tuned_have_the_same_budget(name):
-    assert len({len(arm.variants) for arm in named_experiments()[name].arms}) == 1
+    experiment = named_experiments()[name]
+    for place in range(len(experiment.values or [0])):
+        assert len({len(arm.variants_at(place)) for arm in experiment.arms}) == 1
 
 
-@pytest.mark.parametrize("name", ["tuning-512", "tuning-bias"])
+@pytest.mark.parametrize("name", ["tuning-512", "tuning-position"])
 def test_later_rounds_are_as_long_as_a_final_run_and_have_a_seed_of_their_own(name):
     jobs = experiment_jobs(named_experiments()[name], "ptb", TUNED)
     rows = {job.config.name.partition("/")[0] for job in jobs}
@@ -162,12 +165,12 @@ def test_later_rounds_are_as_long_as_a_final_run_and_have_a_seed_of_their_own(na
         assert (job.config.train.steps, job.config.train.seed, job.config.evaluate.final) == (54_000, 11, False)
 
 
-def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_the_bias():
+def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_draws_at_every_position():
     for job in experiment_jobs(named_experiments()["tuning-512"], "ptb", TUNED):
         assert (job.config.dropout.kind, job.config.model.bias) == ("activation", "zero")
         assert (job.config.smoothing.scope == "position") == job.name.startswith("element"), "words as the paper has them"
-    third = [job.config for job in experiment_jobs(named_experiments()["tuning-bias"], "ptb", TUNED)]
-    assert {config.model.bias for config in third} == {"unigram"}
+    third = [job.config for job in experiment_jobs(named_experiments()["tuning-position"], "ptb", TUNED)]
+    assert {(config.dropout.kind, config.smoothing.scope) for config in third} == {("table", "position")}
 
 
 def test_the_data_size_curve_goes_from_a_twentieth_to_all():

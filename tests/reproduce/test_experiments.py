@@ -189,7 +189,12 @@ def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_
     found = {job.name.partition("-")[0]: job.config.smoothing.predict for job in jobs}
     assert found == {"vanilla": "mode", "word": "mode", "element": "mean", "noising": "mode"}
     assert {job.config.dropout.kind for job in jobs} == {"activation"}, "for the plain model too"
-    assert {job.config.model.bias for job in jobs} == {"unigram"}
+    assert {(job.share, job.config.model.bias) for job in jobs} == {
+        *((share, "unigram") for share in (0.05, 0.1, 0.25)),
+        *((share, "zero") for share in (0.5, 1.0)),
+    }
+    plain = [(job.share, job.config.dropout.tables) for job in jobs if job.name.startswith("vanilla")]
+    assert plain[-8:] == [*((0.5, rate) for rate in (0.55, 0.6, 0.65, 0.7)), *((1.0, rate) for rate in (0.5, 0.55, 0.6, 0.65))]
     assert {job.name.partition("-")[0] for job in jobs if job.config.smoothing.scope == "position"} == {"element"}
 
 

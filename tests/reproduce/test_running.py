@@ -162,7 +162,7 @@ def test_a_run_that_fails_is_named_and_has_no_record(run, tmp_path, data, steps,
 
 def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkeypatch):
     monkeypatch.setattr("varsmooth.reproduce.experiments._point_values", lambda *_: {})
-    jobs_of = sum(len(arm.variants) for arm in named_experiments()["data-size"].arms) * 5
+    jobs_of = sum(len(arm.variants_at(place)) for arm in named_experiments()["data-size"].arms for place in range(5))
     listed = json.loads(
         run("reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data), "--dry-run", "--json")[1]
     )

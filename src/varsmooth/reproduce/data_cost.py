@@ -46,8 +46,8 @@ def data_cost_table(experiment: Experiment, records: Records, corpus: str, costs
     first, header = experiment.arms[0], ["share", "words in the vocabulary", "tokens"]
     header += [f"{arm.label}: steps to the best of {first.label}" for arm in experiment.arms]
     rows = []
-    for value in experiment.values:
-        members = [best_runs(group, arm, value) for arm in experiment.arms]
+    for place, value in enumerate(experiment.values):
+        members = [best_runs(group, arm, value, place) for arm in experiment.arms]
         if not members[0]:
             continue
         goal = fmean(run.best_valid or float("inf") for run in members[0])

@@ -19,9 +19,9 @@ Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 REFERENCE = "the plain model of the table"
 
 
-def best_runs(group: Group, arm: Arm, value: float | None) -> list[RunSummary]:
+def best_runs(group: Group, arm: Arm, value: float, place: int) -> list[RunSummary]:
     """Return the runs of a point's best variant by development perplexity; none until all variants have been run."""
-    names = [point_name(arm, value, number) for number in range(len(arm.variants))]
+    names = [point_name(arm, value, number) for number in range(len(arm.variants_at(place)))]
     figures = {name: perplexity(group.runs.get(name, []), "valid", tuned=True) for name in names}
     known = {name: figure.mean for name, figure in figures.items() if figure is not None}
     tried = {*known, *(name.rpartition("-seed")[0] for name in group.diverged)}
@@ -33,7 +33,8 @@ def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget
     group = records.group(corpus, group_of(experiment, budget))
     found: Curves = {}
     for arm in experiment.arms:
-        points = [(value, _figure(experiment, best_runs(group, arm, value))) for value in experiment.values]
+        best = [best_runs(group, arm, value, place) for place, value in enumerate(experiment.values)]
+        points = [(value, _figure(experiment, runs)) for value, runs in zip(experiment.values, best, strict=True)]
         found[arm.label] = [(value, figure) for value, figure in points if figure is not None]
     return found
 

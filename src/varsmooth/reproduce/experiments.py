@@ -28,10 +28,16 @@ class Arm:
     variants: tuple[Values, ...] = ({},)
     grid: Mapping[str, list[Any]] = field(default_factory=dict)
     """instead of variants: lists of values, of which every combination is one"""
+    grids: tuple[tuple[Values, ...], ...] = ()
+    """instead of one grid: the variants of each value of the curve, which other text or other lengths may want"""
     table: bool = False
     """whether its runs are those of the row in the table of the paper's setting, so that there is nothing to train"""
     predict: str | None = None
     """by what it predicts, where that is not as its recipe says"""
+
+    def variants_at(self, place: int) -> tuple[Values, ...]:
+        """Return what is tried at a value of the curve, by its place."""
+        return self.grids[place] if self.grids else self.variants
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ def experiment_jobs(
         for arm in _arms_to_run(experiment, chosen, arms):
             recipe = load_recipe(f"{arm.row}/{corpus}-{experiment.size}")
             base = _base_values(experiment, chosen, arm)
-            for number, variant in enumerate(arm.variants):
+            for number, variant in enumerate(arm.variants_at(place)):
                 values = {**base, **arm.set, **own, **variant}
                 values |= _no_longer(budget_values(budget), values)
                 for seed in seeds or experiment.seeds:
@@ -136,7 +142,8 @@ def group_of(experiment: Experiment, budget: Budget) -> str:
 
 def point_name(arm: Arm, value: float | None, variant: int) -> str:
     """Return the name of a point's records, without the seed."""
-    parts = [arm.name, *([] if value is None else [f"{value:g}"]), *([f"v{variant + 1}"] if len(arm.variants) > 1 else [])]
+    several = bool(arm.grids) or len(arm.variants) > 1
+    parts = [arm.name, *([] if value is None else [f"{value:g}"]), *([f"v{variant + 1}"] if several else [])]
     return "-".join(parts)
 
 
@@ -151,13 +158,20 @@ def _point_values(experiment: Experiment, place: int) -> Values:
 
 
 def _experiment(name: str, about: dict[str, Any]) -> Experiment:
-    arms = tuple(_arm(arm) for arm in about.pop("arms"))
+    grids = about.pop("grids", {})
+    arms = tuple(_arm(arm, grids) for arm in about.pop("arms"))
     lists: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     return Experiment(name=name, arms=arms, **lists)
 
 
-def _arm(about: dict[str, Any]) -> Arm:
+def _arm(about: dict[str, Any], grids: Mapping[str, list[Any]]) -> Arm:
     variants = tuple(about.get("variants", [{}]))
     if grid := about.get("grid"):
-        variants = tuple(dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
-    return Arm(**{**about, "variants": variants})
+        variants = _combinations(grid)
+    by_value = grids[about["grids"]] if "grids" in about else []
+    each = tuple(tuple(itertools.chain.from_iterable(map(_combinations, point))) for point in by_value)
+    return Arm(**{**about, "variants": variants, "grids": each})
+
+
+def _combinations(grid: Mapping[str, list[Any]]) -> tuple[Values, ...]:
+    return tuple(dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
