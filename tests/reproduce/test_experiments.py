@@ -97,7 +97,7 @@ def test_arms_with_variants_have_a_line_for_each(results, keep):
     assert "| vanilla, dropout of activations, `dropout.tables=0.5` | 1 | 67.00 | 63.00 | 62.00 |" in found
     assert "| vanilla, dropout of activations, `dropout.tables=0.6` | - |" in found
     assert found.count("| - | - | - | - |") == sum(len(arm.variants) for arm in beside.arms) - 1
-    assert found.count("word smoothing of the input") == 3 + 1, "what has not been run is told once"
+    assert found.count("element-wise smoothing of the input") == 3 + 1, "what has not been run is told once"
 
 
 def test_arms_that_the_table_has_are_not_trained_again_and_arms_can_be_chosen():
@@ -412,16 +412,3 @@ def test_what_fails_does_not_keep_the_rest_from_being_measured(results, monkeypa
     assert {cost.size for cost in read_cost(results)} == {24}
     with pytest.raises(InputError, match="cost of 16 units with 211 words: nothing is timed while results are wrong"):
         measure_cost(results, plans[1:], lambda *_: None)
-
-
-def test_2048_units_are_in_the_table_of_times_and_take_their_values_from_1024(results, keep):
-    chosen = Chosen("chosen.toml", {("paper", 512, "vanilla"): Choice({"train.lr": 0.004})})
-    jobs = {job.name: job.config for job in experiment_jobs(named_experiments()["wide"], "ptb", chosen)}
-    vanilla = jobs["vanilla-seed1"]
-    assert (vanilla.model.hidden, vanilla.dropout.tables, vanilla.train.lr) == (2048, 0.7, 0.004)
-    assert set(jobs) == {"vanilla-seed1", "element-seed1"}
-    keep("vanilla", 60.0, group="wide", name="vanilla")
-    keep("element-kneser-ney", 60.0, group="wide", name="element")
-    header = "quantity,size,vocabulary,scheme,median,floor,device\n"
-    (results / "cost.csv").write_text(f"{header}step,2048,1000,vanilla,200,,a card\n")
-    assert "| Penn Treebank | 2,048 | 1,000 | 80.0 | 10 (2.0 s) | - | 10 |" in build_page(results).parts["cost/time"]

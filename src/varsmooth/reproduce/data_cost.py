@@ -10,7 +10,7 @@ from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, corpora, paper_cell
 from varsmooth.reproduce.cost import Cost
 from varsmooth.reproduce.experiment_tables import best_runs
-from varsmooth.reproduce.experiments import Experiment, group_of, named_experiments
+from varsmooth.reproduce.experiments import Experiment, group_of
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run
 from varsmooth.reproduce.pace import steps_shown
@@ -24,14 +24,10 @@ def time_table(records: Records, costs: Sequence[Cost]) -> str:
     """Return steps and time to what the paper's smaller tied vanilla ends with, by text and size."""
     rows: list[list[str]] = []
     labels: dict[str, str] = {}
-    wide = named_experiments()["wide"]
     for plan in corpora().values():
         labels |= {row.name: row.label for row in plan.rows if row.name in ROWS}
         goal = paper_cell(plan.name, min(SIZES), BASELINE).valid or 0.0
         sizes = {f"{size:,}": records.runs(plan.name, table_group(size, "paper", "full")) for size in SIZES}
-        if plan.name in wide.corpora:
-            found = records.runs(plan.name, group_of(wide, "full"))
-            sizes["2,048"] = {arm.row: found[arm.name] for arm in wide.arms if arm.name in found}
         for size, runs in sizes.items():
             if BASELINE in runs:
                 shape = [plan.title, size, _words(runs[BASELINE]), f"{goal}"]
