@@ -128,7 +128,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
     names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "data-size", "data-size-zero"}
-    assert set(named_experiments()) == names | {"tuning-512", "tuning-position", "tuning-1024"}
+    assert set(named_experiments()) == names | {"tuning-512", "tuning-position", "tuning-kind", "tuning-1024"}
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
@@ -149,7 +149,7 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 
-@pytest.mark.parametrize("name", ["data-size", "data-size-zero", "tuning-512", "tuning-position", "tuning-1024"])
+@pytest.mark.parametrize("name", ["data-size", "data-size-zero", "tuning-512", "tuning-position", "tuning-kind", "tuning-1024"])
 def test_arms_that_are_tuned_have_the_same_budget(name):
     experiment = named_experiments()[name]
     for place in range(len(experiment.values or [0])):
@@ -171,6 +171,20 @@ def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_dr
         assert (job.config.smoothing.scope == "position") == job.name.startswith("element"), "words as the paper has them"
     third = [job.config for job in experiment_jobs(named_experiments()["tuning-position"], "ptb", TUNED)]
     assert {(config.dropout.kind, config.smoothing.scope) for config in third} == {("table", "position")}
+
+
+def test_wikitext_chooses_between_kinds_of_dropout_over_the_values_of_the_papers_setting():
+    chosen = Chosen("chosen.toml", {("paper", 512, "vanilla"): Choice({"train.lr": 0.004})})
+    jobs = {job.name: job.config for job in experiment_jobs(named_experiments()["tuning-kind"], "wikitext-2", chosen)}
+    rows = ("vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney")
+    assert set(jobs) == {f"{row}-v{number}-seed11" for row in rows for number in (1, 2, 3, 4)}
+    kinds = [("table", 0.5), ("table", 0.55), ("activation", 0.55), ("activation", 0.6)]
+    for row in rows:
+        own = [jobs[f"{row}-v{number}-seed11"] for number in (1, 2, 3, 4)]
+        assert [(config.dropout.kind, config.dropout.tables) for config in own] == kinds
+        assert [config.smoothing.scope for config in own[:2]] == ["position"] * 2
+        assert {(config.train.steps, config.evaluate.final) for config in own} == {(40_000, False)}
+    assert jobs["vanilla-v1-seed11"].train.lr == 0.004
 
 
 def test_the_data_size_curve_goes_from_a_twentieth_to_all():

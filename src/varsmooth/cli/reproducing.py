@@ -106,8 +106,8 @@ def reproduce(
     budget
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
-        Instead of the table: gamma, ablation, beside-dropout, length, grid, alone, tuning-512, tuning-position, tuning-1024,
-        data-size, data-size-zero or cost.
+        Instead of the table: gamma, ablation, beside-dropout, length, grid, alone, tuning-512, tuning-position, tuning-kind,
+        tuning-1024, data-size, data-size-zero or cost.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them. Trials that it has already stay.
