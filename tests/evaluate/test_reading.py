@@ -309,6 +309,36 @@ def test_the_best_scales_are_best():
     assert found.best_scales().bias == 1.0, "the same for every word, it says nothing"
 
 
+def test_a_long_stream_is_read_where_a_part_of_it_points(monkeypatch):
+    """The part tells where to begin, not what is found."""
+    network = some_network(output="table", tied=False)
+    found = some_reading(network, text_of(network, 2000), "mode", 1, 0, 50)
+    looked_at = []
+    scale_terms = output.scale_terms
+
+    def watched(logits, targets, **about):
+        looked_at.append(len(targets))
+        return scale_terms(logits, targets, **about)
+
+    monkeypatch.setattr(output, "scale_terms", watched)
+    monkeypatch.setattr(output, "rows_at_once", lambda *_: 10_000)
+    with torch.no_grad():
+        network.own_output_table *= 1.3
+    whole = found.best_temperature(tolerance=1e-6), found.best_scales(tolerance=1e-6)
+    assert set(looked_at) == {2000}
+    passes = len(looked_at)
+    looked_at.clear()
+    monkeypatch.setattr(reading, "LONG", 1000)
+    assert found.best_temperature(tolerance=1e-6) == pytest.approx(whole[0], rel=1e-5)
+    scales = found.best_scales(tolerance=1e-6)
+    assert (scales.context, scales.bias) == pytest.approx((whole[1].context, whole[1].bias), rel=1e-4)
+    assert set(looked_at) == {2000, 250}
+    assert looked_at.count(2000) < passes
+    monkeypatch.setattr(reading, "LONG", 100)
+    assert found.best_temperature(tolerance=1e-6) == pytest.approx(whole[0], rel=1e-5), "of a part of a part"
+    assert 32 in looked_at
+
+
 def test_the_derivatives_by_the_scales_are_those_of_autograd():
     generator = torch.Generator().manual_seed(4)
     logits, bias = torch.randn(7, 11, generator=generator).double(), torch.randn(11, generator=generator).double()

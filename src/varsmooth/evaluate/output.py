@@ -37,16 +37,6 @@ def target_nll(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(logits, targets, reduction="none")
 
 
-def newton_terms(logits: Tensor, targets: Tensor, beta: float) -> Tensor:
-    """Return the first and second derivative [2, n] of each target's loss by beta = 1 / temperature; overwrites the logits."""
-    own = logits.gather(-1, targets[:, None])[:, 0]
-    probs = (beta * logits).softmax(-1)
-    mean = (probs * logits).sum(-1)
-    centred = logits.sub_(mean[:, None])
-    variance = probs.mul_(centred).mul_(centred).sum(-1)
-    return torch.stack([mean - own, variance])
-
-
 def scaled_nll(logits: Tensor, targets: Tensor, bias: Tensor, scales: tuple[float, float]) -> Tensor:
     """Return the loss [n] of each target where the context's part of a logit and the bias are scaled; overwrites the logits."""
     context, of_bias = scales

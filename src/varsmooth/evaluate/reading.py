@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from varsmooth.evaluate import output
+from varsmooth.evaluate import newton, output
 from varsmooth.evaluate.calibration import Judged, judge_each
 from varsmooth.evaluate.columns import Columns, Step
 from varsmooth.evaluate.precision import full_precision
@@ -24,6 +24,8 @@ HIDDEN_BYTES = {"cpu": 1 << 30, "cuda": 1 << 33}
 """Hidden states kept, at most (on a GPU also a quarter of what is free); a stream with more is read for every question."""
 GATE_BYTES = 1 << 27
 """Gates of one window, at most."""
+LONG = 1 << 14
+"""Tokens of which a part tells well enough where to begin."""
 HiddenByPair: TypeAlias = dict[tuple[str, bool], Tensor | None]
 """By stream and whether the input table is the mode."""
 
@@ -89,39 +91,13 @@ class Reading:
         return self.columns.in_order(self.columns.targets)
 
     def best_temperature(self, tolerance: float = 1e-3) -> float:
-        """Return the temperature with the lowest perplexity.
-
-        The loss is convex in beta = 1 / temperature, so Newton's method finds its minimum in a few passes over the logits.
-        """
-        beta = 1.0
-        for _ in range(12):
-            terms = self._figures(partial(output.newton_terms, beta=beta))
-            slope, curvature = terms.sum(-1, dtype=torch.float64).tolist()
-            # A model that is sure of everything has no curvature left; it gets a long step in the right direction.
-            newton = beta - slope / max(curvature, 1e-30)
-            last, beta = beta, min(max(newton, beta / 2), beta * 2)
-            if abs(beta - last) < tolerance * beta:
-                break
+        """Return the temperature with the lowest perplexity."""
+        beta, _ = self._best((1.0, 1.0), newton.together, tolerance)
         return 1 / beta
 
     def best_scales(self, start: float = 1.0, tolerance: float = 1e-3) -> Scales:
-        """Return the scales of context and bias with the lowest perplexity, looked for from ``start`` for both.
-
-        The loss is convex in both together, so Newton's method finds its minimum; a step that goes too far is halved.
-        """
-        found, best, step = (start, start), math.inf, (0.0, 0.0)
-        for _ in range(24):
-            tried = found[0] + step[0], found[1] + step[1]
-            bias = self.network.bias.float()
-            terms = self._figures(partial(output.scale_terms, bias=bias, scales=tried)).sum(-1, dtype=torch.float64)
-            loss, *derivatives = terms.tolist()
-            if loss <= best:
-                found, best, step = tried, loss, newton_step(*derivatives)
-            else:
-                step = step[0] / 2, step[1] / 2
-            if max(map(abs, step)) < tolerance:
-                break
-        return Scales(*found)
+        """Return the scales of context and bias with the lowest perplexity, looked for from ``start`` for both."""
+        return Scales(*self._best((start, start), newton.apart, tolerance))
 
     def scaled_perplexity(self, scales: Scales) -> float:
         """Return the perplexity with scales."""
@@ -129,6 +105,24 @@ class Reading:
         losses = self._figures(partial(output.scaled_nll, bias=bias, scales=(scales.context, scales.bias)))
         nll = float(losses.sum(dtype=torch.float64)) / self.columns.tokens
         return Evaluation(nll, self.columns.tokens, self.predict).perplexity
+
+    def _best(self, start: newton.Pair, rule: newton.Rule, tolerance: float) -> newton.Pair:
+        """Return the scales with the lowest loss; from those of a part of a long stream it is not far."""
+        if self.hidden is not None and self.columns.shape[1] == 1 and self.columns.tokens >= LONG:
+            start = self._thinned()._best(start, rule, tolerance)
+        bias = self.network.bias.float()
+
+        def terms_at(scales: newton.Pair) -> newton.Terms:
+            terms = self._figures(partial(output.scale_terms, bias=bias, scales=scales))
+            return newton.Terms(*terms.sum(-1, dtype=torch.float64).tolist())
+
+        return newton.minimum(terms_at, start, rule, tolerance)
+
+    def _thinned(self) -> Reading:
+        """Return the reading of one token in eight."""
+        inputs, targets = self.columns.inputs[::8], self.columns.targets[::8]
+        columns = replace(self.columns, tokens=len(targets), inputs=inputs, targets=targets)
+        return replace(self, columns=columns, hidden=None if self.hidden is None else self.hidden[::8])
 
     @torch.inference_mode()
     def _figures(self, of_logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -152,16 +146,6 @@ class Reading:
         windows = _hidden_windows(self.network, self.columns, self.tables.input, self.window)
         for hidden, some_targets in zip(windows, torch.split(targets, self.window), strict=True):
             yield hidden.flatten(0, 1), some_targets.flatten()
-
-
-def newton_step(slope: float, slope_bias: float, second: float, mixed: float, second_bias: float) -> tuple[float, float]:
-    """Return the step of two scales, each 1 at most; a bias that is the same for every word is left alone."""
-    determinant = second * second_bias - mixed * mixed
-    if determinant <= 1e-9 * second * second_bias:
-        steps = (-slope / max(second, 1e-30), 0.0)
-    else:
-        steps = (mixed * slope_bias - second_bias * slope) / determinant, (mixed * slope - second * slope_bias) / determinant
-    return min(max(steps[0], -1.0), 1.0), min(max(steps[1], -1.0), 1.0)
 
 
 @torch.inference_mode()

@@ -1,0 +1,77 @@
+"""The scales of context and bias with the lowest loss, by Newton's method: the loss is convex in both together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+Pair: TypeAlias = tuple[float, float]
+"""Of the context and of the bias."""
+
+
+class Terms(NamedTuple):
+    """The loss at some scales and its derivatives by them, summed over the tokens."""
+
+    loss: float
+    slope: float
+    slope_bias: float
+    second: float
+    mixed: float
+    second_bias: float
+
+
+class Step(NamedTuple):
+    change: Pair
+    size: float
+    """by which it is told whether the minimum is near"""
+
+    def halved(self) -> Step:
+        return Step((self.change[0] / 2, self.change[1] / 2), self.size / 2)
+
+
+Rule: TypeAlias = Callable[[Pair, Terms], Step]
+
+
+def minimum(terms_at: Callable[[Pair], Terms], start: Pair, rule: Rule, tolerance: float) -> Pair:
+    """Return the scales with the lowest loss, within ``tolerance``; a step that goes too far is halved."""
+    found, best, step = start, math.inf, Step((0.0, 0.0), 0.0)
+    for _ in range(24):
+        tried = _sum(found, step.change)
+        terms = terms_at(tried)
+        if terms.loss <= best:
+            found, best, step = tried, terms.loss, rule(tried, terms)
+            # What is missing after a step is about its square, so the last one need not be looked at.
+            if step.size < math.sqrt(tolerance) / 3:
+                return _sum(found, step.change)
+        else:
+            step = step.halved()
+            if step.size < tolerance:
+                break
+    return found
+
+
+def together(scales: Pair, terms: Terms) -> Step:
+    """The step of one scale for both, which is the inverse of a temperature: it is halved or doubled at most."""
+    # A model that is sure of everything has no curvature left; it gets a long step in the right direction.
+    curvature = max(terms.second + 2 * terms.mixed + terms.second_bias, 1e-30)
+    step = min(max(-(terms.slope + terms.slope_bias) / curvature, -scales[0] / 2), scales[0])
+    return Step((step, step), abs(step) / scales[0])
+
+
+def apart(_: Pair, terms: Terms) -> Step:
+    """The step of two scales, each 1 at most; a bias that is the same for every word is left alone."""
+    determinant = terms.second * terms.second_bias - terms.mixed * terms.mixed
+    if determinant <= 1e-9 * terms.second * terms.second_bias:
+        change = (-terms.slope / max(terms.second, 1e-30), 0.0)
+    else:
+        change = (
+            (terms.mixed * terms.slope_bias - terms.second_bias * terms.slope) / determinant,
+            (terms.mixed * terms.slope - terms.second * terms.slope_bias) / determinant,
+        )
+    context, bias = (min(max(each, -1.0), 1.0) for each in change)
+    return Step((context, bias), max(abs(context), abs(bias)))
+
+
+def _sum(scales: Pair, change: Pair) -> Pair:
+    return scales[0] + change[0], scales[1] + change[1]
