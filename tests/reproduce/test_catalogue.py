@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from varsmooth import InputError
+from varsmooth.cli.reproducing import reproduce
 from varsmooth.config import override
 from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.reproduce.catalogue import (
@@ -138,6 +139,11 @@ def test_every_experiment_can_be_planned_and_changes_what_it_says():
             assert len(jobs) == len({job.name for job in jobs}) == points * len(experiment.seeds)
             assert all(re.fullmatch(r"\w[\w.+=,@-]*", job.trial_name) for job in jobs)
             assert len({(job.share, repr(job.config)) for job in jobs}) == len(jobs), "no two runs are the same"
+
+
+def test_the_help_names_every_experiment():
+    told = re.search(r"Instead of the table: ([^.]*)\.", reproduce.__doc__)
+    assert set(re.split(r",\s+|\s+or\s+", told[1])) == {*named_experiments(), "cost"}
 
 
 def test_the_gamma_figure_goes_from_0_05_to_0_6():
