@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoder_model import Decoder
-from varsmooth.evaluate import output
+from varsmooth.evaluate import newton, output
 from varsmooth.evaluate.precision import full_precision
 
 
@@ -56,12 +56,13 @@ def _logits(model: Decoder, hidden: Tensor, targets: Tensor) -> Iterator[tuple[T
 
 
 def best_temperature(model: Decoder, hidden: Tensor, targets: Tensor) -> float:
-    """Newton's method on 1 / temperature, in which the loss is convex."""
-    beta = 1.0
-    for _ in range(12):
-        terms = [output.newton_terms(*chunk, beta).sum(-1, dtype=torch.float64) for chunk in _logits(model, hidden, targets)]
-        slope, curvature = torch.stack(terms).sum(0).tolist()
-        last, beta = beta, min(max(beta - slope / max(curvature, 1e-30), beta / 2), beta * 2)
-        if abs(beta - last) < 1e-4 * beta:
-            break
+    """Return the temperature with the lowest loss."""
+    no_bias = torch.zeros(model.head.out_features, device=hidden.device)
+
+    def terms_at(scales: newton.Pair) -> newton.Terms:
+        chunks = _logits(model, hidden, targets)
+        sums = [output.scale_terms(*chunk, no_bias, scales).sum(-1, dtype=torch.float64) for chunk in chunks]
+        return newton.Terms(*torch.stack(sums).sum(0).tolist())
+
+    beta, _ = newton.minimum(terms_at, (1.0, 1.0), newton.together, tolerance=1e-4)
     return 1 / beta
