@@ -108,8 +108,8 @@ class Reading:
 
     def _best(self, start: newton.Pair, rule: newton.Rule, tolerance: float) -> newton.Pair:
         """Return the scales with the lowest loss; from those of a part of a long stream it is not far."""
-        if self.hidden is not None and self.columns.shape[1] == 1 and self.columns.tokens >= LONG:
-            start = self._thinned()._best(start, rule, tolerance)
+        if (part := self._thinned()) is not None:
+            start = part._best(start, rule, tolerance)
         bias = self.network.bias.float()
 
         def terms_at(scales: newton.Pair) -> newton.Terms:
@@ -118,11 +118,12 @@ class Reading:
 
         return newton.minimum(terms_at, start, rule, tolerance)
 
-    def _thinned(self) -> Reading:
-        """Return the reading of one token in eight."""
-        inputs, targets = self.columns.inputs[::8], self.columns.targets[::8]
-        columns = replace(self.columns, tokens=len(targets), inputs=inputs, targets=targets)
-        return replace(self, columns=columns, hidden=None if self.hidden is None else self.hidden[::8])
+    def _thinned(self) -> Reading | None:
+        """Return the reading of one token in eight; None where the stream is short, in several columns, or not kept."""
+        if self.hidden is None or self.columns.shape[1] > 1 or self.columns.tokens < LONG:
+            return None
+        hidden, inputs, targets = (each[::8] for each in (self.hidden, self.columns.inputs, self.columns.targets))
+        return replace(self, hidden=hidden, columns=replace(self.columns, tokens=len(targets), inputs=inputs, targets=targets))
 
     @torch.inference_mode()
     def _figures(self, of_logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

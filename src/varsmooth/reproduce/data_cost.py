@@ -43,7 +43,7 @@ def data_cost_table(experiment: Experiment, records: Records, corpus: str, costs
     header += [f"{arm.label}: steps to the best of {first.label}" for arm in experiment.arms]
     rows = []
     for place, value in enumerate(experiment.values):
-        members = [best_runs(group, arm, value, place) for arm in experiment.arms]
+        members = [best_runs(experiment, group, arm, place) for arm in experiment.arms]
         if not members[0]:
             continue
         goal = fmean(run.best_valid or float("inf") for run in members[0])

@@ -19,9 +19,9 @@ Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 REFERENCE = "the plain model of the table"
 
 
-def best_runs(group: Group, arm: Arm, value: float, place: int) -> list[RunSummary]:
+def best_runs(experiment: Experiment, group: Group, arm: Arm, place: int) -> list[RunSummary]:
     """Return the runs of a point's best variant by development perplexity; none until all variants have been run."""
-    names = [point_name(arm, value, number) for number in range(len(arm.variants_at(place)))]
+    names = [point_name(arm, experiment.values[place], number) for number in range(len(arm.variants_at(place)))]
     figures = {name: perplexity(group.runs.get(name, []), "valid", tuned=True) for name in names}
     known = {name: figure.mean for name, figure in figures.items() if figure is not None}
     tried = {*known, *(name.rpartition("-seed")[0] for name in group.diverged)}
@@ -33,7 +33,7 @@ def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget
     group = records.group(corpus, group_of(experiment, budget))
     found: Curves = {}
     for arm in experiment.arms:
-        best = [best_runs(group, arm, value, place) for place, value in enumerate(experiment.values)]
+        best = (best_runs(experiment, group, arm, place) for place in range(len(experiment.values)))
         points = [(value, _figure(experiment, runs)) for value, runs in zip(experiment.values, best, strict=True)]
         found[arm.label] = [(value, figure) for value, figure in points if figure is not None]
     return found
