@@ -16,7 +16,7 @@ from varsmooth.ops.descend import descend
 from varsmooth.recipe import recipe_names
 from varsmooth.text.batches import Windows
 from varsmooth.train import trainer as trainer_module
-from varsmooth.train.schedule import Plateau, cosine
+from varsmooth.train.schedule import Plateau, cosine, warm_up
 from varsmooth.train.trainer import NotFiniteError, Progress, Terms, Trainer, epoch_offset
 
 ROWS = [name for name in recipe_names() if "/" not in name]
@@ -229,6 +229,16 @@ def test_the_learning_rate_follows_its_schedule(monkeypatch):
                 trainer.step()
     assert rates["cosine"] == pytest.approx([0.003 * cosine(step, 8, 0.25) for step in range(8)])
     assert rates["constant"] == rates["plateau"] == pytest.approx([0.003] * 8)
+
+
+def test_a_warm_up_comes_before_any_schedule():
+    assert [warm_up(step, 4) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert [warm_up(step, 0) for step in (0, 1)] == [1, 1]
+    for schedule, then in (("cosine", cosine(3, 8, 0.0)), ("constant", 1.0), ("plateau", 1.0)):
+        trainer = tiny_trainer(tiny_config("vanilla", f"train.schedule={schedule}", "train.warm_up=5"))
+        for _ in range(3):
+            trainer.step()
+        assert trainer.lr == pytest.approx(0.003 * then * 0.8)
 
 
 def test_a_lower_rate_of_the_plateau_holds_from_the_next_step_on():

@@ -100,6 +100,7 @@ class TrainConfig:
     batch: Size = option(64, "sequences side by side")
     window: Size = option(35, "tokens per step and sequence")
     lr: Positive = option(0.003, "learning rate at its height")
+    warm_up: SizeOrNone = option(0, "steps in which the learning rate rises to its height; 0: it starts there")
     l2: NotNegative = option(1e-4, "lambda: weight of the penalty on tables and other parameters")
     clip: Positive = option(10.0, "largest norm of the gradient, for a loss summed over the window")
     schedule: Schedule = option("cosine", "how the learning rate falls")

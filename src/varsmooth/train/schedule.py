@@ -11,6 +11,11 @@ def cosine(step: int, steps: int, final: float) -> float:
     return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
 
 
+def warm_up(step: int, steps: int) -> float:
+    """Rise evenly to 1, which the last of the first ``steps`` steps has; without any, be 1 from the start."""
+    return min(1.0, (step + 1) / steps) if steps else 1.0
+
+
 @dataclass
 class Plateau:
     """Multiplies the rate by ``decay`` after ``patience`` evaluations in a row without gain."""

@@ -20,7 +20,7 @@ from varsmooth.ops.tally import tally
 from varsmooth.text.batches import Windows
 from varsmooth.train.captured import way_to_step
 from varsmooth.train.parallel import Ranks
-from varsmooth.train.schedule import Plateau, cosine
+from varsmooth.train.schedule import Plateau, cosine, warm_up
 from varsmooth.train.shares import Shares, checksum
 from varsmooth.train.timetable import Moment, Timetable
 
@@ -165,6 +165,7 @@ class Trainer:
         factor = self.progress.lr_factor
         if settings.schedule == "cosine":
             factor *= cosine(step, settings.steps, settings.final_lr_fraction)
+        factor *= warm_up(step, settings.warm_up)
         return settings.lr * factor
 
     def check_finite(self) -> None:
