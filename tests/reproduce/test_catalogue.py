@@ -198,7 +198,7 @@ def test_the_data_size_curve_goes_from_a_twentieth_to_all():
     jobs = experiment_jobs(experiment, "wikitext-2", NOTHING)
     assert {job.share for job in jobs} == {0.05, 0.1, 0.25, 0.5, 1.0}
     assert {job.config.train.steps for job in jobs if job.share == 0.05} == {1500}
-    assert jobs[0].name == f"{point_name(experiment.arms[0], 0.05, 0)}-seed1" == "vanilla-0.05-v1-seed1"
+    assert jobs[0].name == f"{point_name(experiment.arms[0], 0.05, 0)}-seed11" == "vanilla-0.05-v1-seed11"
 
 
 def test_the_rows_of_the_headline_are_trained_first():

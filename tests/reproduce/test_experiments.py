@@ -20,7 +20,7 @@ from varsmooth.report.runs import load_run
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce.chosen import Choice, Chosen
 from varsmooth.reproduce.cost import Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
-from varsmooth.reproduce.experiment_tables import curves, experiment_table
+from varsmooth.reproduce.experiment_tables import curves, experiment_table, final_jobs
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.pace import milliseconds, scheme_of
 from varsmooth.reproduce.page import build_page
@@ -110,6 +110,18 @@ def test_arms_that_the_table_has_are_not_trained_again_and_arms_can_be_chosen():
         experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), arms=["vanila"])
 
 
+def test_points_of_a_curve_can_be_chosen():
+    nothing = Chosen("chosen.toml", {})
+    some = experiment_jobs(GAMMA, "ptb", nothing, points=[0.1, 0.6], arms=["word"])
+    assert [job.name for job in some] == ["word-0.1-seed1", "word-0.6-seed1"]
+    shares = experiment_jobs(DATA_SIZE, "wikitext-2", nothing, points=[0.25])
+    assert {(job.share, job.config.train.steps) for job in shares} == {(0.25, 9000)}
+    with pytest.raises(InputError, match=r"--points: 0\.15 is no point of gamma; points: 0\.05, 0\.1, 0\.2"):
+        experiment_jobs(GAMMA, "ptb", nothing, points=[0.15])
+    with pytest.raises(InputError, match="--points: 1 is no point of ablation, which has none"):
+        experiment_jobs(ABLATION, "ptb", nothing, points=[1.0])
+
+
 def test_an_arm_that_would_train_nothing_is_refused():
     with pytest.raises(InputError, match="--rows: word-mode is a row of the table"):
         experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), arms=["word-mode"])
@@ -127,12 +139,13 @@ def test_a_quick_budget_makes_no_run_longer_and_leaves_lengths_alone():
 
 
 def test_a_variant_that_diverged_is_not_waited_for(results, keep):
+    experiment = named_experiments()["data-size-zero"]
     for number in (1, 2, 3):
-        keep("vanilla", 90.0 - number, group="data-size", name=f"vanilla-0.05-v{number}")
-    assert "| vanilla | - |" in experiment_table(DATA_SIZE, Records(results), "ptb")
+        keep("vanilla", 90.0 - number, group=experiment.name, name=f"vanilla-0.05-v{number}", corpus="wikitext-2")
+    assert "| vanilla | - |" in experiment_table(experiment, Records(results), "wikitext-2")
     about = {"status": "failed", "stopped_because": "not finite"}
-    keep("vanilla", 90.0, group="data-size", name="vanilla-0.05-v4", **about)
-    assert "| vanilla | 86.00 |" in experiment_table(DATA_SIZE, Records(results), "ptb")
+    keep("vanilla", 90.0, group=experiment.name, name="vanilla-0.05-v4", corpus="wikitext-2", **about)
+    assert "| vanilla | 86.00 |" in experiment_table(experiment, Records(results), "wikitext-2")
 
 
 def test_every_arm_of_the_ablation_changes_what_it_says():
@@ -170,18 +183,58 @@ def test_a_larger_model_is_tuned_over_what_the_smaller_one_chose(results, keep):
     assert "| vanilla LSTM, tied | `dropout.tables=0.7` | 61.50 |" in experiment_table(TUNING, Records(results), "ptb")
 
 
-def test_the_data_size_curve_takes_the_best_variant_once_all_have_been_run(results, keep):
-    for number, test in enumerate((90.0, 88.0, 89.0, 91.0), start=1):
-        keep("vanilla", test, group="data-size", name=f"vanilla-0.05-v{number}")
-        keep("element-kneser-ney", test - 3.5, group="data-size", name=f"element-0.05-v{number}")
-    keep("smoothing-kneser-ney", 70.0, group="data-size", name="word-0.05-v1")
-    found = experiment_table(DATA_SIZE, Records(results), "ptb")
-    assert "| vanilla | 87.00 | - | - | - | - |" in found, "at its tuned temperature"
-    assert "| gain of element-wise smoothing, Kneser-Ney | 3.50 | - | - | - | - |" in found
-    assert "| word smoothing, Kneser-Ney | - | - | - | - | - |" in found, "three variants are missing"
-    cost = build_page(results).parts["ptb/data-size/cost"]
+def keep_trials(keep, row, arm, value, valid):
+    for number, perplexity in enumerate(valid, start=1):
+        best = {"valid_perplexity": perplexity, "step": 9}
+        keep(row, 0.0, group="data-size", name=f"{arm}-{value}-v{number}", seed=11, results=[], best=best, corpus="wikitext-2")
+
+
+def keep_finals(keep, row, arm, value, variant, tests):
+    for seed, test in enumerate(tests, start=1):
+        keep(row, test, group="data-size", name=f"{arm}-{value}-v{variant}-final", seed=seed, corpus="wikitext-2")
+
+
+VALID = (95.0, 94.0, 93.0, 92.5, 92.0, 91.0, 91.5, 93.0)
+"""Of eight trials, of which the sixth is the best."""
+
+
+def test_final_runs_follow_the_trials_of_a_point_once_all_have_ended(results, keep):
+    nothing = Chosen("chosen.toml", {})
+    trials = experiment_jobs(DATA_SIZE, "wikitext-2", nothing)
+    assert {(job.config.train.seed, job.config.evaluate.final) for job in trials} == {(11, False)}
+    keep_trials(keep, "vanilla", "vanilla", 0.05, VALID)
+    keep_trials(keep, "element-kneser-ney", "element", 0.05, VALID[:7])
+    found = final_jobs(DATA_SIZE, "wikitext-2", nothing, results)
+    assert [job.name for job in found] == [f"vanilla-0.05-v6-final-seed{seed}" for seed in (1, 2, 3)]
+    trial = next(job.config for job in trials if job.name == "vanilla-0.05-v6-seed11")
+    assert found[1].config == override(trial, ["train.seed=2", "evaluate.final=true"])
+    some = final_jobs(DATA_SIZE, "wikitext-2", nothing, results, seeds=[7], arms=["vanilla"])
+    assert [job.name for job in some] == ["vanilla-0.05-v6-final-seed7"]
+    assert final_jobs(DATA_SIZE, "wikitext-2", nothing, results, arms=["element"]) == []
+    assert final_jobs(GAMMA, "ptb", nothing, results) == []
+
+
+def test_the_data_size_curve_is_of_final_runs_and_shows_what_was_chosen(results, keep):
+    for row, arm in (("vanilla", "vanilla"), ("element-kneser-ney", "element")):
+        keep_trials(keep, row, arm, 0.05, VALID)
+    assert "Not run yet." in experiment_table(DATA_SIZE, Records(results), "wikitext-2")
+    keep_finals(keep, "vanilla", "vanilla", 0.05, 6, (88.0, 90.0))
+    keep_finals(keep, "element-kneser-ney", "element", 0.05, 6, (84.0, 85.0))
+    keep_finals(keep, "element-kneser-ney", "element", 0.05, 5, (70.0, 70.0))
+    found = experiment_table(DATA_SIZE, Records(results), "wikitext-2")
+    assert "| vanilla | 88.00 ±1.41 | - | - | - | - |" in found, "at its tuned temperature"
+    assert "| element-wise smoothing, Kneser-Ney | 83.50 ±0.71 | - | - | - | - |" in found, "by the trials, not by its figure"
+    assert "| gain of element-wise smoothing, Kneser-Ney | 4.50 ±1.12 | - | - | - | - |" in found, "± the standard error"
+    assert "| word smoothing, Kneser-Ney | - | - | - | - | - |" in found
+    parts = build_page(results).parts
+    cost = parts["wikitext-2/data-size/cost"]
     assert cost.splitlines()[2].startswith("| 0.05 | "), cost
     assert len(cost.splitlines()) == 3
+    _, _, *chosen = parts["wikitext-2/data-size/chosen"].splitlines()
+    assert chosen == [
+        "| 0.05 | vanilla | `dropout.tables=0.8` | 8 | 91.00 |",
+        "| 0.05 | element-wise smoothing, Kneser-Ney | `dropout.tables=0.8`, `smoothing.gamma=0.3` | 8 | 91.00 |",
+    ]
 
 
 def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_one_kind_of_dropout():
@@ -201,8 +254,8 @@ def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_
 def test_all_arms_of_a_share_come_before_the_next_share():
     names = [job.name for job in experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))]
     arms = ("vanilla", "word", "element", "noising")
-    assert names[:16] == [f"{arm}-0.05-v{number}-seed1" for arm in arms for number in (1, 2, 3, 4)]
-    assert {name.split("-")[1] for name in names[:16]} == {"0.05"} != {name.split("-")[1] for name in names[16:17]}
+    assert names[:32] == [f"{arm}-0.05-v{number}-seed11" for arm in arms for number in range(1, 9)]
+    assert names[32].startswith("vanilla-0.1-")
 
 
 def test_a_share_of_the_text_is_whole_lines_and_the_other_splits_stay(tmp_path):
@@ -287,9 +340,9 @@ def test_cost_curves_lie_over_one_thing_at_a_time(results):
 
 def test_the_picture_of_small_data_is_of_gains_because_every_share_has_its_own_vocabulary(results, keep, monkeypatch):
     for value, test in ((0.05, 90.0), (0.1, 80.0)):
-        for number in range(1, 5):
-            keep("vanilla", test + number, group="data-size", name=f"vanilla-{value}-v{number}", corpus="wikitext-2")
-            keep("element-kneser-ney", test - 3, group="data-size", name=f"element-{value}-v{number}", corpus="wikitext-2")
+        for row, arm, figure in (("vanilla", "vanilla", test), ("element-kneser-ney", "element", test - 4)):
+            keep_trials(keep, row, arm, value, VALID)
+            keep_finals(keep, row, arm, value, 6, [figure])
     drawn = {}
 
     def chart(found, **about):

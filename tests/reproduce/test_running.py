@@ -160,6 +160,51 @@ def test_a_run_that_fails_is_named_and_has_no_record(run, tmp_path, data, steps,
     assert not (tmp_path / "results" / "ptb" / "512-paper").exists()
 
 
+@pytest.fixture
+def two_rounds(monkeypatch):
+    """The curve over shares with one point, one arm and two trials."""
+    experiment = named_experiments()["data-size"]
+    arm = replace(experiment.arms[0], grids=(({"train.lr": 0.01}, {"train.lr": 1e-7}),))
+    small = replace(experiment, arms=(arm,), values=(0.5,), steps=(6,), final_seeds=(1, 2))
+    monkeypatch.setitem(named_experiments(), "data-size", small)
+
+
+def test_the_best_of_an_experiments_trials_is_run_in_full_by_the_same_call(run, tmp_path, data, steps, two_rounds):
+    arguments = ["reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data)]
+    assert run(*arguments)[0] == 0
+    assert steps == [11] * 12 + [1] * 6 + [2] * 6
+    kept = tmp_path / "results" / "ptb" / "data-size"
+    trials = [f"vanilla-0.5-v{number}-seed11" for number in (1, 2)]
+    assert sorted(path.name for path in kept.iterdir()) == ["vanilla-0.5-v1-final-seed1", "vanilla-0.5-v1-final-seed2", *trials]
+    results = {path.parent.name: json.loads(path.read_text())["results"] for path in kept.glob("*/record.json")}
+    assert [bool(results[name]) for name in ("vanilla-0.5-v1-final-seed1", *trials)] == [True, False, False]
+    status, told, _ = run(*arguments, "--dry-run", "--json")
+    assert (status, json.loads(told)["missing"], json.loads(told)["planned"]) == (0, [], 4)
+    assert run(*arguments, "--seeds", "5")[0] == 0
+    assert steps[24:] == [5] * 6, "a seed that is given is one of the final runs"
+
+
+def test_trials_that_were_cut_short_are_not_followed_by_final_runs(run, tmp_path, data, steps, two_rounds, monkeypatch):
+    passed = [0.0]
+    train = Trainer.step
+
+    def timed(self: Trainer) -> object:
+        passed[0] += 60
+        return train(self)
+
+    monkeypatch.setattr(Trainer, "step", timed)
+    monkeypatch.setattr("varsmooth.fleet.driver.Clock", lambda limit: Clock(limit, lambda: passed[0]))
+    monkeypatch.setattr("varsmooth.cli.reproducing.time.monotonic", lambda: passed[0])
+    arguments = ["reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data), "--within", "99"]
+    assert "the time is up, 1 runs are left" in run(*arguments, "--minutes", "8")[2]
+    assert set(steps) == {11}
+    assert len(steps) < 12
+    told = run(*arguments, "--minutes", "6")[2]
+    assert "the time is up, 2 runs are left" in told, "the final runs have what the trials left of six minutes, not six more"
+    assert run(*arguments, "--minutes", "99")[0] == 0
+    assert steps == [11] * 12 + [1] * 6 + [2] * 6, "nothing twice"
+
+
 def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkeypatch):
     monkeypatch.setattr("varsmooth.reproduce.experiments._point_values", lambda *_: {})
     jobs_of = sum(len(arm.variants_at(place)) for arm in named_experiments()["data-size"].arms for place in range(5))
@@ -173,7 +218,7 @@ def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkey
         if job.share == 0.5
     ]
     run_jobs(jobs[:1], tmp_path / "out", tmp_path / "results", QUIET, data_dir=data)
-    text = (tmp_path / "results" / "ptb" / "data-size" / "vanilla-0.5-v1-seed1" / "record.json").read_text()
+    text = (tmp_path / "results" / "ptb" / "data-size" / "vanilla-0.5-v1-seed11" / "record.json").read_text()
     assert str(tmp_path) not in text
     tokens = json.loads(text)["data"]["tokens"]
     assert (tokens["train"], tokens["test"]) == (30 * 7, 15 * 7)
@@ -191,6 +236,9 @@ def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkey
         (["ptb", "--within", "5"], ["--within goes with --minutes"]),
         (["ptb", "--experiment", "gama"], ["did you mean 'gamma'"]),
         (["wikitext-2", "--experiment", "gamma"], ["--experiment", "data-size"]),
+        (["ptb", "--points", "0.1"], ["--points goes with an --experiment"]),
+        (["ptb", "--experiment", "gamma", "--points", "x"], ["--points takes numbers", "'x'"]),
+        (["ptb", "--experiment", "gamma", "--points", "0.15"], ["--points: 0.15 is no point of gamma"]),
         (["ptb", "--setting", "tuned"], ["chosen.toml", "tuned.512"]),
         (["ptb", "--data-dir", "absent"], ["ptb was not found", "absent"]),
         (["ptb", "--from-records"], ["--results results/reproduce: there is no such folder"]),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +31,7 @@ from varsmooth.reproduce import (
     choose_among,
     corpus_plan,
     experiment_jobs,
+    final_jobs,
     finalist_jobs,
     jobs_to_train,
     missing_jobs,
@@ -59,6 +62,7 @@ def reproduce(
     setting: Setting = "paper",
     budget: Budget = "full",
     experiment: str | None = None,
+    points: str | None = None,
     choose_from: Path | None = None,
     finalists: int | None = None,
     out: Path | None = None,
@@ -85,6 +89,7 @@ def reproduce(
         varsmooth reproduce ptb --size 512 --rows vanilla,element-kneser-ney --seeds 1,2,3
         varsmooth reproduce wikitext-2 --setting tuned
         varsmooth reproduce ptb --experiment gamma
+        varsmooth reproduce wikitext-2 --experiment data-size --points 0.05,0.1
         varsmooth reproduce ptb --size 1024 --minutes 9 --within 25
         varsmooth reproduce ptb --setting tuned --choose-from sweeps/tuning
         varsmooth reproduce ptb --setting tuned --finalists 3
@@ -108,6 +113,8 @@ def reproduce(
     experiment
         Instead of the table: gamma, ablation, beside-dropout, length, grid, alone, tuning-512, tuning-position, tuning-kind,
         tuning-1024, data-size, data-size-zero or cost.
+    points
+        With --experiment that draws a curve: some of its values, with commas between them; all of them unless given.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them. Trials that it has already stay.
@@ -144,9 +151,12 @@ def reproduce(
         return _say_chosen(choose(choose_from, plan, setting, results / corpus / FILE), json_)
     if from_records and not results.is_dir():
         raise InputError(f"--results {results}: there is no such folder, so there are no records")
+    if points is not None and experiment in (None, COST):
+        raise InputError("--points goes with an --experiment that draws a curve, such as gamma")
     limit = parse_limit(minutes, within)
     chosen, numbers = read_chosen(results / corpus / FILE), parse_seeds(seeds)
     jobs: list[Job] = []
+    further: Callable[[], list[Job]] = list
     if finalists is not None:
         _refuse_together("finalists", seeds=seeds, from_records=from_records)
         part = f"{corpus}/chosen"
@@ -158,9 +168,12 @@ def reproduce(
         if experiment == COST:
             _refuse_together("experiment cost", rows=rows, seeds=seeds, budget=budget != "full")
         else:
-            jobs = experiment_jobs(
-                named_experiments()[experiment], corpus, chosen, budget=budget, seeds=numbers, arms=_names(rows)
-            )
+            named, arms, some = named_experiments()[experiment], _names(rows), _numbers(points)
+            # Seeds that are given are those of its figures: trials have their own.
+            own = [] if named.final_seeds else numbers
+            further = partial(final_jobs, named, corpus, chosen, results, budget=budget, seeds=numbers, arms=arms, points=some)
+            trials = experiment_jobs(named, corpus, chosen, budget=budget, seeds=own, arms=arms, points=some)
+            jobs = [*further(), *trials]
     else:
         part = f"{corpus}/{table_group(size, setting, budget)}"
         # What was recorded in the tuned setting can be shown without knowing what was chosen.
@@ -180,9 +193,14 @@ def reproduce(
             outcome = FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
         else:
             at_once = 1 if experiment and named_experiments()[experiment].alone else at_once
-            outcome = run_jobs(
-                jobs, out / "fleet", results, Reporting(console), at_once=at_once, data_dir=data_dir, limit=limit
-            )
+            began = time.monotonic()
+            train = partial(run_jobs, out=out / "fleet", results=results, reporting=Reporting(console), data_dir=data_dir)
+            outcome = train(jobs, at_once=at_once, limit=limit)
+            new = [job for job in further() if job not in jobs]
+            if new and outcome.ran_through:
+                jobs += new
+                remaining = None if limit is None else limit.after(time.monotonic() - began)
+                outcome = outcome.followed_by(train(new, at_once=at_once, limit=remaining))
     if finalists is not None and budget == "full" and not missing_jobs(jobs, results):
         choose_among(jobs, results, plan, setting, results / corpus / FILE)
     page = build_page(results)
@@ -210,6 +228,13 @@ def _names(text: str | None) -> list[str]:
     if text is not None and not names:
         raise InputError("--rows takes names with commas between them, such as vanilla,element-kneser-ney; got none")
     return names
+
+
+def _numbers(text: str | None) -> list[float]:
+    try:
+        return [] if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--points takes numbers with commas between them, such as 0.05,0.1; got {text!r}") from None
 
 
 def _say_chosen(choices: dict[Key, Choice], as_json: bool) -> int:

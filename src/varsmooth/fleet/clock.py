@@ -30,6 +30,11 @@ class TimeLimit:
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"{flag} must be a number above 0, got {value}")
 
+    def after(self, seconds: float) -> TimeLimit:
+        """Return what is left of it; next to nothing where it is used up."""
+        minutes, within = (max(it - seconds / 60, 1e-9) for it in (self.minutes, self.within or self.minutes))
+        return TimeLimit(minutes, within)
+
 
 class Clock:
     """Measures the pace of all runs together, and says from it what still fits; without a limit everything does."""

@@ -30,6 +30,15 @@ class FleetOutcome:
     out_of_time: bool = False
     """whether runs were stopped, or not begun, because there was a limit"""
 
+    @property
+    def ran_through(self) -> bool:
+        """Whether every run came to an end of its own."""
+        return self.signal is None and not self.out_of_time
+
+    def followed_by(self, other: FleetOutcome) -> FleetOutcome:
+        """Return both as one, the other having come after this one."""
+        return FleetOutcome([*self.records, *other.records], other.signal, other.out_of_time)
+
 
 def start_fleet(
     trials: Sequence[Trial],

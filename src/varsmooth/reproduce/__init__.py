@@ -4,6 +4,7 @@ from varsmooth.reproduce.catalogue import Budget, Setting, corpora, corpus_plan
 from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Choice, Chosen, TuningTrial, best_of, read_chosen, write_chosen
 from varsmooth.reproduce.documents import stale_documents, write_documents
+from varsmooth.reproduce.experiment_tables import final_jobs
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.finalists import choose_among, finalist_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
@@ -26,6 +27,7 @@ __all__ = [
     "corpora",
     "corpus_plan",
     "experiment_jobs",
+    "final_jobs",
     "finalist_jobs",
     "jobs_to_train",
     "missing_jobs",

@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import Budget
-from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
-from varsmooth.reproduce.jobs import table_group
+from varsmooth.reproduce.chosen import Chosen
+from varsmooth.reproduce.experiments import FINAL, SHARE, Arm, Experiment, group_of, point_name, possible_final_jobs
+from varsmooth.reproduce.jobs import Job, table_group
 from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, seeds_shown, settings_shown, shown
-from varsmooth.reproduce.records import Group, Records, over_seeds, passed_over, perplexity
+from varsmooth.reproduce.records import Group, Records, difference, over_seeds, passed_over, perplexity
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 """Points by the label of their arm."""
 REFERENCE = "the plain model of the table"
 
 
-def best_runs(experiment: Experiment, group: Group, arm: Arm, place: int) -> list[RunSummary]:
-    """Return the runs of a point's best variant by development perplexity; none until all variants have been run."""
+def best_variant(experiment: Experiment, group: Group, arm: Arm, place: int) -> int | None:
+    """Return the number of a point's best variant by development perplexity; None until all variants have been run."""
     names = [point_name(arm, experiment.values[place], number) for number in range(len(arm.variants_at(place)))]
-    figures = {name: perplexity(group.runs.get(name, []), "valid", tuned=True) for name in names}
+    figures = {name: _judged_by(experiment, group.runs.get(name, [])) for name in names}
     known = {name: figure.mean for name, figure in figures.items() if figure is not None}
     tried = {*known, *(name.rpartition("-seed")[0] for name in group.diverged)}
-    return group.runs[min(known, key=known.__getitem__)] if known and tried.issuperset(names) else []
+    return names.index(min(known, key=known.__getitem__)) if known and tried.issuperset(names) else None
+
+
+def _judged_by(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
+    """By what variants are compared."""
+    if experiment.final_seeds:
+        return over_seeds(runs, lambda run: run.best_valid)
+    return perplexity(runs, "valid", tuned=True)
+
+
+def best_runs(experiment: Experiment, group: Group, arm: Arm, place: int) -> list[RunSummary]:
+    """Return the runs of a point's best variant, its final ones where the experiment has them; none until it is known."""
+    best = best_variant(experiment, group, arm, place)
+    if best is None:
+        return []
+    return group.runs.get(point_name(arm, experiment.values[place], best) + (FINAL if experiment.final_seeds else ""), [])
+
+
+def final_jobs(
+    experiment: Experiment,
+    corpus: str,
+    chosen: Chosen,
+    results: Path,
+    *,
+    budget: Budget = "full",
+    seeds: Sequence[int] = (),
+    arms: Sequence[str] = (),
+    points: Sequence[float] = (),
+) -> list[Job]:
+    """Return the final runs of the points whose trials have all ended."""
+    group, best = Records(results).group(corpus, group_of(experiment, budget)), set()
+    for arm, place in itertools.product(experiment.arms, range(len(experiment.values))):
+        if (number := best_variant(experiment, group, arm, place)) is not None:
+            best.add(point_name(arm, experiment.values[place], number) + FINAL)
+    jobs = possible_final_jobs(experiment, corpus, chosen, budget=budget, seeds=seeds, arms=arms, points=points)
+    return [job for job in jobs if job.name.rpartition("-seed")[0] in best]
 
 
 def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
@@ -62,6 +100,22 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
     return paragraphs(markdown.table(header, rows), compared, not_run(missing, len(found) if nothing else 0))
 
 
+def choices_table(experiment: Experiment, records: Records, corpus: str) -> str:
+    """Return which of its variants each arm chose at each value, and what that has on valid."""
+    group, rows = records.group(corpus, group_of(experiment, "full")), []
+    for place, value in enumerate(experiment.values):
+        for arm in experiment.arms:
+            best = best_variant(experiment, group, arm, place)
+            if best is None:
+                continue
+            variants = arm.variants_at(place)
+            apart = {key: it for key, it in variants[best].items() if any(other[key] != it for other in variants)}
+            valid = _judged_by(experiment, group.runs.get(point_name(arm, value, best), []))
+            rows.append([f"{value:g}", arm.label, settings_shown(apart), str(len(variants)), shown(valid)])
+    header = [experiment.axis, "model", "chosen", "of so many", "its best valid"]
+    return markdown.table(header, rows, texts=3) if rows else not_run(["trials"], 1)
+
+
 def reference_curve(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
     """Return the figure that an experiment's curves are to be compared with, at every value; nothing where there is none."""
     runs = records.runs(corpus, table_group(experiment.size, experiment.setting, budget)).get(experiment.reference, [])
@@ -70,11 +124,11 @@ def reference_curve(experiment: Experiment, records: Records, corpus: str, budge
 
 
 def gain_curves(found: Curves) -> Curves:
-    """Return how far each later arm is below the first, where both have been run."""
+    """Return how far each later arm is below the first, where both have been run, ± the standard error."""
     (_, first), *others = found.items()
-    plain = {value: figure.mean for value, figure in first}
+    plain = dict(first)
     return {
-        label: [(value, Spread(plain[value] - figure.mean, None, figure.seeds)) for value, figure in points if value in plain]
+        label: [(value, difference(plain[value], figure)) for value, figure in points if value in plain]
         for label, points in others
     }
 

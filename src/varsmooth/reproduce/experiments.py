@@ -17,6 +17,8 @@ from varsmooth.reproduce.jobs import Job, changed
 
 SHARE = "share"
 """What an experiment varies where it cuts the training text."""
+FINAL = "-final"
+"""What follows the name of a variant's records where they are of final runs, not of trials."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Experiment:
     seeds: tuple[int, ...]
     arms: tuple[Arm, ...]
     split: str
+    final_seeds: tuple[int, ...] = ()
+    """where there are any, runs with ``seeds`` are trials, judged by their best on the development set alone; the best variant
+    of every point is then run in full with these"""
     tuned: bool = False
     """whether the figure is that at the tuned temperature"""
     vary: str = ""
@@ -85,25 +90,61 @@ def experiment_jobs(
     budget: Budget = "full",
     seeds: Sequence[int] = (),
     arms: Sequence[str] = (),
+    points: Sequence[float] = (),
 ) -> list[Job]:
-    """Return the runs of an experiment on a corpus, over what was chosen in its setting; ``arms`` chooses some of them."""
+    """Return the runs of an experiment on a corpus, over what was chosen in its setting.
+
+    ``arms`` chooses some of them, ``points`` some values of a curve. Where the experiment ends with final runs, these are its
+    trials.
+    """
+    trials: Values = {"evaluate.final": False} if experiment.final_seeds else {}
+    return _jobs(experiment, corpus, chosen, budget, seeds or experiment.seeds, arms, points, trials)
+
+
+def possible_final_jobs(
+    experiment: Experiment,
+    corpus: str,
+    chosen: Chosen,
+    *,
+    budget: Budget = "full",
+    seeds: Sequence[int] = (),
+    arms: Sequence[str] = (),
+    points: Sequence[float] = (),
+) -> list[Job]:
+    """Return the final runs of every variant, of which only those of the best are to be trained; for most experiments none."""
+    if not experiment.final_seeds:
+        return []
+    return _jobs(experiment, corpus, chosen, budget, seeds or experiment.final_seeds, arms, points, {}, ending=FINAL)
+
+
+def _jobs(
+    experiment: Experiment,
+    corpus: str,
+    chosen: Chosen,
+    budget: Budget,
+    seeds: Sequence[int],
+    arms: Sequence[str],
+    points: Sequence[float],
+    common: Values,
+    ending: str = "",
+) -> list[Job]:
     if budget != "full" and experiment.vary == "train.steps":
         raise InputError(f"--budget {budget} does not go with --experiment {experiment.name}, which is about the length itself")
     group = group_of(experiment, budget)
     jobs = []
     # Point by point, so that those that are reached before the time is up can be compared.
-    for place, value in enumerate(experiment.values or (None,)):
+    for place, value in _points_to_run(experiment, points):
         own = _point_values(experiment, place)
         for arm in _arms_to_run(experiment, chosen, arms):
             recipe = load_recipe(f"{arm.row}/{corpus}-{experiment.size}")
             base = _base_values(experiment, chosen, arm)
             for number, variant in enumerate(arm.variants_at(place)):
-                values = {**base, **arm.set, **own, **variant}
+                values = {**base, **arm.set, **own, **variant, **common}
                 values |= _no_longer(budget_values(budget), values)
-                for seed in seeds or experiment.seeds:
+                for seed in seeds:
                     config = changed(recipe, {**values, "train.seed": seed}, f"{group}, {arm.name}")
                     share = value if experiment.vary == SHARE and value is not None else 1.0
-                    name = f"{point_name(arm, value, number)}-seed{seed}"
+                    name = f"{point_name(arm, value, number)}{ending}-seed{seed}"
                     jobs.append(Job(corpus, group, name, config, share, experiment.alone))
     return jobs
 
@@ -112,6 +153,18 @@ def _no_longer(budget: Values, values: Values) -> Values:
     """A budget's values, which make no run longer than it would be."""
     steps = min(values.get("train.steps", math.inf), budget.get("train.steps", math.inf))
     return {**budget, **({"train.steps": steps} if "train.steps" in budget else {})}
+
+
+def _points_to_run(experiment: Experiment, points: Sequence[float]) -> list[tuple[int, float | None]]:
+    """The values of the curve with their places, one that is None where there is no curve."""
+    known = ", ".join(f"{value:g}" for value in experiment.values)
+    for point in points:
+        if point not in experiment.values:
+            raise InputError(
+                f"--points: {point:g} is no point of {experiment.name}"
+                + (f"; points: {known}" if known else ", which has none")
+            )
+    return [it for it in enumerate(experiment.values or (None,)) if not points or it[1] in points]
 
 
 def _arms_to_run(experiment: Experiment, chosen: Chosen, names: Sequence[str]) -> list[Arm]:

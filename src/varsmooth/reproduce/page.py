@@ -13,7 +13,14 @@ from varsmooth.reproduce import cost, markdown, tables
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, Budget, CorpusPlan, corpora
 from varsmooth.reproduce.chosen import FILE, read_chosen
 from varsmooth.reproduce.data_cost import data_cost_table, time_table
-from varsmooth.reproduce.experiment_tables import REFERENCE, curves, experiment_table, gain_curves, reference_curve
+from varsmooth.reproduce.experiment_tables import (
+    REFERENCE,
+    choices_table,
+    curves,
+    experiment_table,
+    gain_curves,
+    reference_curve,
+)
 from varsmooth.reproduce.experiments import SHARE, Experiment, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run, paragraphs
@@ -155,6 +162,7 @@ def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: 
         page.parts[f"{plan.name}/{group}/cost"] = data_cost_table(
             experiment, records, plan.name, cost.shown_cost(records.results)
         )
+        page.parts[f"{plan.name}/{group}/chosen"] = choices_table(experiment, records, plan.name)
 
 
 def _add_cost(page: Page, results: Path) -> None:

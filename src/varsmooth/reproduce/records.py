@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from varsmooth.report.runs import RunSummary, flat_config, group_runs, load_run
 from varsmooth.report.tables import Spread, spread
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, corpus_plan
 from varsmooth.reproduce.chosen import FILE, read_chosen
-from varsmooth.reproduce.experiments import experiment_jobs, group_of, named_experiments
+from varsmooth.reproduce.experiments import experiment_jobs, group_of, named_experiments, possible_final_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.markdown import paragraphs, told
 from varsmooth.reproduce.matching import diverged, fits, has_ended
@@ -98,7 +99,8 @@ def planned_jobs(results: Path, corpus: str, group: str) -> list[Job]:
         if group == group_of(experiment, budget):
             known = experiment.setting == "paper" or chosen.has_tuned(min(SIZES))
             known = known and (budget == "full" or experiment.vary != "train.steps")
-            return experiment_jobs(experiment, corpus, chosen, budget=budget) if known else []
+            kinds = (experiment_jobs, possible_final_jobs) if known else ()
+            return [job for kind in kinds for job in kind(experiment, corpus, chosen, budget=budget)]
     return []
 
 
@@ -133,6 +135,13 @@ def over_seeds(runs: Sequence[RunSummary], figure: Callable[[RunSummary], float 
     """Return mean and spread of a figure over the runs that have it."""
     pairs = [(run.seed, figure(run)) for run in runs]
     return spread((seed, value) for seed, value in pairs if value is not None)
+
+
+def difference(one: Spread, other: Spread) -> Spread:
+    """Return how far the first mean is above the second, with the standard error, where both have seeds, as its spread."""
+    errors = [it.deviation**2 / it.seeds for it in (one, other) if it.deviation is not None]
+    error = math.sqrt(sum(errors)) if len(errors) == 2 else None
+    return Spread(one.mean - other.mean, error, min(one.seeds, other.seeds))
 
 
 def perplexity(runs: Sequence[RunSummary], split: str, predict: str | None = None, *, tuned: bool = False) -> Spread | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs,
 from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import (
     Records,
+    difference,
     over_seeds,
     passed_over,
     perplexity,
@@ -199,9 +200,8 @@ def _gain(runs: Runs, row: Row | None, *, tuned: bool) -> str:
 
 def _distance(one: Spread, other: Spread) -> str:
     """How far two means are apart, ± the standard error where both have seeds."""
-    errors = [it.deviation**2 / it.seeds for it in (one, other) if it.deviation is not None]
-    error = f" ±{math.sqrt(sum(errors)):.2f}" if len(errors) == 2 else ""
-    return f"{abs(one.mean - other.mean):.2f}{error}"
+    found = difference(one, other)
+    return shown(replace(found, mean=abs(found.mean)))
 
 
 def _interpolation(corpus: str, size: int, runs: Runs) -> str:
