@@ -129,7 +129,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
     names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "data-size", "data-size-zero"}
-    assert set(named_experiments()) == names | {"tuning-512", "tuning-position", "tuning-kind", "tuning-1024"}
+    assert set(named_experiments()) == names | {"tuning-paper", "tuning-512", "tuning-rate", "tuning-kind", "tuning-1024"}
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
@@ -155,14 +155,17 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 
-@pytest.mark.parametrize("name", ["data-size", "data-size-zero", "tuning-512", "tuning-position", "tuning-kind", "tuning-1024"])
+TUNED_ALIKE = ["data-size", "data-size-zero", "tuning-paper", "tuning-512", "tuning-rate", "tuning-kind", "tuning-1024"]
+
+
+@pytest.mark.parametrize("name", TUNED_ALIKE)
 def test_arms_that_are_tuned_have_the_same_budget(name):
     experiment = named_experiments()[name]
     for place in range(len(experiment.values or [0])):
         assert len({len(arm.variants_at(place)) for arm in experiment.arms}) == 1
 
 
-@pytest.mark.parametrize("name", ["tuning-512", "tuning-position"])
+@pytest.mark.parametrize("name", ["tuning-512", "tuning-rate"])
 def test_later_rounds_are_as_long_as_a_final_run_and_have_a_seed_of_their_own(name):
     jobs = experiment_jobs(named_experiments()[name], "ptb", TUNED)
     rows = {job.config.name.partition("/")[0] for job in jobs}
@@ -171,12 +174,23 @@ def test_later_rounds_are_as_long_as_a_final_run_and_have_a_seed_of_their_own(na
         assert (job.config.train.steps, job.config.train.seed, job.config.evaluate.final) == (54_000, 11, False)
 
 
-def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_draws_at_every_position():
+def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_the_learning_rate():
     for job in experiment_jobs(named_experiments()["tuning-512"], "ptb", TUNED):
         assert (job.config.dropout.kind, job.config.model.bias) == ("activation", "zero")
         assert (job.config.smoothing.scope == "position") == job.name.startswith("element"), "words as the paper has them"
-    third = [job.config for job in experiment_jobs(named_experiments()["tuning-position"], "ptb", TUNED)]
-    assert {(config.dropout.kind, config.smoothing.scope) for config in third} == {("table", "position")}
+    third = [job.config for job in experiment_jobs(named_experiments()["tuning-rate"], "ptb", TUNED)]
+    assert [config.train.lr for config in third] == [0.004, 0.005] * 8
+    assert [config.dropout.kind for config in third] == ["table", "table", "activation", "activation"] * 4
+    assert {config.smoothing.scope for config in third if config.dropout.kind == "table"} == {"position"}
+
+
+def test_the_papers_grid_in_full_shares_its_runs_with_the_gamma_figure():
+    jobs = experiment_jobs(named_experiments()["tuning-paper"], "ptb", NOTHING)
+    drawn = [job.config for job in experiment_jobs(named_experiments()["gamma"], "ptb", NOTHING)]
+    shared = [job.name for job in jobs if job.config in drawn]
+    rows = ("smoothing-kneser-ney", "element-kneser-ney")
+    assert shared == [f"{row}-v{number}-seed1" for row in rows for number in (1, 2, 3, 4)]
+    assert {job.config.dropout for job in jobs} == {load_recipe("vanilla/ptb-512").dropout}, "the paper's"
 
 
 def test_wikitext_chooses_between_kinds_of_dropout_over_the_values_of_the_papers_setting():

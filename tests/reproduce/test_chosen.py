@@ -46,7 +46,8 @@ def test_chosen_values_reach_the_runs_and_a_larger_model_inherits_what_it_does_n
     assert [[job.name for job in each] for each in jobs] == [["smoothing-kneser-ney-seed1"]] * 2, "the rows that were tuned"
     small, large = (each[0].config for each in jobs)
     assert (small.train.lr, small.train.l2, small.smoothing.gamma, small.dropout.tables) == (0.002, 0.001, 0.3, 0.6)
-    assert (large.train.lr, large.train.l2, large.smoothing.gamma, large.dropout.tables) == (0.002, 0.0001, 0.3, 0.65)
+    assert load_recipe("smoothing-kneser-ney/ptb-1024").train.lr == 0.003
+    assert (large.train.lr, large.train.l2, large.smoothing.gamma, large.dropout.tables) == (0.003, 0.0001, 0.3, 0.65)
     assert chosen.values("paper", 512, "smoothing-kneser-ney") == {}
 
 

@@ -172,11 +172,11 @@ def test_a_run_alone_shows_its_time(results, keep):
 
 
 def test_a_larger_model_is_tuned_over_what_the_smaller_one_chose(results, keep):
-    chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.lr": 0.002, "dropout.tables": 0.55})})
+    chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.l2": 0.002, "dropout.tables": 0.55})})
     jobs = experiment_jobs(TUNING, "ptb", chosen)
     assert [job.name for job in jobs] == [f"vanilla-v{number}-seed11" for number in (1, 2, 3)]
     assert [job.config.dropout.tables for job in jobs] == [0.65, 0.7, 0.75]
-    assert {(job.config.train.lr, job.config.model.hidden, job.config.evaluate.final) for job in jobs} == {(0.002, 1024, False)}
+    assert {(job.config.train.l2, job.config.model.hidden, job.config.evaluate.final) for job in jobs} == {(0.002, 1024, False)}
     with pytest.raises(InputError, match=r"has no \[tuned.512.ROW\]"):
         experiment_jobs(TUNING, "ptb", Chosen("chosen.toml", {}))
     keep("vanilla", 0.0, group="tuning-1024", name="vanilla-v2", best={"valid_perplexity": 61.5, "step": 9})
@@ -226,6 +226,7 @@ def test_the_data_size_curve_is_of_final_runs_and_shows_what_was_chosen(results,
     assert "| element-wise smoothing, Kneser-Ney | 83.50 ±0.71 | - | - | - | - |" in found, "by the trials, not by its figure"
     assert "| gain of element-wise smoothing, Kneser-Ney | 4.50 ±1.12 | - | - | - | - |" in found, "± the standard error"
     assert "| word smoothing, Kneser-Ney | - | - | - | - | - |" in found
+    assert "| vanilla, tuned scales | 87.75 ±1.41 | - | - | - | - |" in found
     parts = build_page(results).parts
     cost = parts["wikitext-2/data-size/cost"]
     assert cost.splitlines()[2].startswith("| 0.05 | "), cost

@@ -15,7 +15,7 @@ from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.experiments import FINAL, SHARE, Arm, Experiment, group_of, point_name, possible_final_jobs
 from varsmooth.reproduce.jobs import Job, table_group
 from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, seeds_shown, settings_shown, shown
-from varsmooth.reproduce.records import Group, Records, difference, over_seeds, passed_over, perplexity
+from varsmooth.reproduce.records import Group, Records, difference, over_seeds, passed_over, perplexity, scaled_perplexity
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 """Points by the label of their arm."""
@@ -93,11 +93,19 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
     if experiment.vary == SHARE:
         gains = {label: dict(points) for label, points in gain_curves(found).items()}
         rows += [[f"gain of {label}", *(shown(own.get(value)) for value in experiment.values)] for label, own in gains.items()]
+        group = records.group(corpus, group_of(experiment, budget))
+        rows += [[f"{arm.label}, tuned scales", *_scaled(experiment, group, arm)] for arm in experiment.arms]
     missing = [label for label, points in found.items() if len(points) < len(experiment.values)]
     nothing = not any(found.values())
     reference = [f"{REFERENCE}: {shown(it[0][1])}" for it in reference_curve(experiment, records, corpus, budget).values()]
     compared = "" if nothing or not reference else f"For comparison, {reference[0]}."
     return paragraphs(markdown.table(header, rows), compared, not_run(missing, len(found) if nothing else 0))
+
+
+def _scaled(experiment: Experiment, group: Group, arm: Arm) -> list[str]:
+    """The points of an arm with tuned scales, a stricter control than the temperature."""
+    best = (best_runs(experiment, group, arm, place) for place in range(len(experiment.values)))
+    return [shown(scaled_perplexity(runs, experiment.split)) for runs in best]
 
 
 def choices_table(experiment: Experiment, records: Records, corpus: str) -> str:
