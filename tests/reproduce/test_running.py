@@ -110,8 +110,9 @@ def test_a_record_is_kept_as_its_run_ends_and_so_is_the_time_spent(tmp_path, dat
     assert (line["finished"], line["runs"], line["groups"]) == (2, 2, ["512-paper"])
 
 
-def test_time_that_is_up_ends_it_with_status_0_and_the_same_command_goes_on(run, tmp_path, data, steps, monkeypatch):
-    """A minute passes with every step."""
+@pytest.fixture
+def a_minute_a_step(monkeypatch):
+    """A clock that stands still but for the steps."""
     passed = [0.0]
     train = Trainer.step
 
@@ -121,6 +122,10 @@ def test_time_that_is_up_ends_it_with_status_0_and_the_same_command_goes_on(run,
 
     monkeypatch.setattr(Trainer, "step", timed)
     monkeypatch.setattr("varsmooth.fleet.driver.Clock", lambda limit: Clock(limit, lambda: passed[0]))
+    monkeypatch.setattr("varsmooth.cli.reproducing.monotonic", lambda: passed[0])
+
+
+def test_time_that_is_up_ends_it_with_status_0_and_the_same_command_goes_on(run, tmp_path, data, steps, a_minute_a_step):
     arguments = ["reproduce", "ptb", "--rows", "vanilla", "--seeds", "1,2", *options(tmp_path, data), "--minutes", "8"]
     status, _, told = run(*arguments, "--within", "99")
     assert status == 0
@@ -184,17 +189,7 @@ def test_the_best_of_an_experiments_trials_is_run_in_full_by_the_same_call(run, 
     assert steps[24:] == [5] * 6, "a seed that is given is one of the final runs"
 
 
-def test_trials_that_were_cut_short_are_not_followed_by_final_runs(run, tmp_path, data, steps, two_rounds, monkeypatch):
-    passed = [0.0]
-    train = Trainer.step
-
-    def timed(self: Trainer) -> object:
-        passed[0] += 60
-        return train(self)
-
-    monkeypatch.setattr(Trainer, "step", timed)
-    monkeypatch.setattr("varsmooth.fleet.driver.Clock", lambda limit: Clock(limit, lambda: passed[0]))
-    monkeypatch.setattr("varsmooth.cli.reproducing.time.monotonic", lambda: passed[0])
+def test_trials_that_were_cut_short_are_not_followed_by_final_runs(run, tmp_path, data, steps, two_rounds, a_minute_a_step):
     arguments = ["reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data), "--within", "99"]
     assert "the time is up, 1 runs are left" in run(*arguments, "--minutes", "8")[2]
     assert set(steps) == {11}

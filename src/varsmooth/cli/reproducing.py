@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -44,7 +44,7 @@ from varsmooth.reproduce import (
 )
 from varsmooth.reproduce.chosen import FILE, Key
 from varsmooth.reproduce.cost import cost_plans, measure_cost, missing_plans, plan_name
-from varsmooth.reproduce.experiments import group_of
+from varsmooth.reproduce.experiments import Part, group_of
 from varsmooth.reproduce.page import Page, corpus_page
 from varsmooth.train.build import resolve_device
 
@@ -168,12 +168,10 @@ def reproduce(
         if experiment == COST:
             _refuse_together("experiment cost", rows=rows, seeds=seeds, budget=budget != "full")
         else:
-            named, arms, some = named_experiments()[experiment], _names(rows), _numbers(points)
-            # Seeds that are given are those of its figures: trials have their own.
-            own = [] if named.final_seeds else numbers
-            further = partial(final_jobs, named, corpus, chosen, results, budget=budget, seeds=numbers, arms=arms, points=some)
-            trials = experiment_jobs(named, corpus, chosen, budget=budget, seeds=own, arms=arms, points=some)
-            jobs = [*further(), *trials]
+            named = named_experiments()[experiment]
+            wanted: Part = {"budget": budget, "seeds": numbers, "arms": _names(rows), "points": _numbers(points)}
+            further = partial(final_jobs, named, corpus, chosen, results, **wanted)
+            jobs = [*further(), *experiment_jobs(named, corpus, chosen, **wanted)]
     else:
         part = f"{corpus}/{table_group(size, setting, budget)}"
         # What was recorded in the tuned setting can be shown without knowing what was chosen.
@@ -193,13 +191,13 @@ def reproduce(
             outcome = FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
         else:
             at_once = 1 if experiment and named_experiments()[experiment].alone else at_once
-            began = time.monotonic()
+            began = monotonic()
             train = partial(run_jobs, out=out / "fleet", results=results, reporting=Reporting(console), data_dir=data_dir)
             outcome = train(jobs, at_once=at_once, limit=limit)
             new = [job for job in further() if job not in jobs]
             if new and outcome.ran_through:
                 jobs += new
-                remaining = None if limit is None else limit.after(time.monotonic() - began)
+                remaining = None if limit is None else limit.after(monotonic() - began)
                 outcome = outcome.followed_by(train(new, at_once=at_once, limit=remaining))
     if finalists is not None and budget == "full" and not missing_jobs(jobs, results):
         choose_among(jobs, results, plan, setting, results / corpus / FILE)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, Unpack
 
 from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.chosen import Chosen
-from varsmooth.reproduce.experiments import FINAL, SHARE, Arm, Experiment, group_of, point_name, possible_final_jobs
+from varsmooth.reproduce.experiments import FINAL, SHARE, Arm, Experiment, Part, group_of, point_name, possible_final_jobs
 from varsmooth.reproduce.jobs import Job, table_group
 from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, seeds_shown, settings_shown, shown
 from varsmooth.reproduce.records import Group, Records, difference, over_seeds, passed_over, perplexity, scaled_perplexity
@@ -46,23 +46,13 @@ def best_runs(experiment: Experiment, group: Group, arm: Arm, place: int) -> lis
     return group.runs.get(point_name(arm, experiment.values[place], best) + (FINAL if experiment.final_seeds else ""), [])
 
 
-def final_jobs(
-    experiment: Experiment,
-    corpus: str,
-    chosen: Chosen,
-    results: Path,
-    *,
-    budget: Budget = "full",
-    seeds: Sequence[int] = (),
-    arms: Sequence[str] = (),
-    points: Sequence[float] = (),
-) -> list[Job]:
+def final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, results: Path, **part: Unpack[Part]) -> list[Job]:
     """Return the final runs of the points whose trials have all ended."""
-    group, best = Records(results).group(corpus, group_of(experiment, budget)), set()
+    group, best = Records(results).group(corpus, group_of(experiment, part.get("budget", "full"))), set()
     for arm, place in itertools.product(experiment.arms, range(len(experiment.values))):
         if (number := best_variant(experiment, group, arm, place)) is not None:
             best.add(point_name(arm, experiment.values[place], number) + FINAL)
-    jobs = possible_final_jobs(experiment, corpus, chosen, budget=budget, seeds=seeds, arms=arms, points=points)
+    jobs = possible_final_jobs(experiment, corpus, chosen, **part)
     return [job for job in jobs if job.name.rpartition("-seed")[0] in best]
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from varsmooth.errors import InputError, nearest
 from varsmooth.recipe import load_recipe
@@ -82,64 +82,55 @@ def named_experiments() -> dict[str, Experiment]:
     return {name: _experiment(name, dict(about)) for name, about in packaged("experiments.toml").items()}
 
 
-def experiment_jobs(
-    experiment: Experiment,
-    corpus: str,
-    chosen: Chosen,
-    *,
-    budget: Budget = "full",
-    seeds: Sequence[int] = (),
-    arms: Sequence[str] = (),
-    points: Sequence[float] = (),
-) -> list[Job]:
+class Part(TypedDict, total=False):
+    """Which runs of an experiment: all that are planned, where nothing else is said."""
+
+    budget: Budget
+    seeds: Sequence[int]
+    arms: Sequence[str]
+    points: Sequence[float]
+    """values of a curve"""
+
+
+def experiment_jobs(experiment: Experiment, corpus: str, chosen: Chosen, **part: Unpack[Part]) -> list[Job]:
     """Return the runs of an experiment on a corpus, over what was chosen in its setting.
 
-    ``arms`` chooses some of them, ``points`` some values of a curve. Where the experiment ends with final runs, these are its
-    trials.
+    Where the experiment ends with final runs, these are its trials, whose seeds are always their own.
     """
-    trials: Values = {"evaluate.final": False} if experiment.final_seeds else {}
-    return _jobs(experiment, corpus, chosen, budget, seeds or experiment.seeds, arms, points, trials)
+    if experiment.final_seeds:
+        return _jobs(experiment, corpus, chosen, part, experiment.seeds, {"evaluate.final": False})
+    return _jobs(experiment, corpus, chosen, part, part.get("seeds") or experiment.seeds)
 
 
-def possible_final_jobs(
-    experiment: Experiment,
-    corpus: str,
-    chosen: Chosen,
-    *,
-    budget: Budget = "full",
-    seeds: Sequence[int] = (),
-    arms: Sequence[str] = (),
-    points: Sequence[float] = (),
-) -> list[Job]:
+def possible_final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, **part: Unpack[Part]) -> list[Job]:
     """Return the final runs of every variant, of which only those of the best are to be trained; for most experiments none."""
     if not experiment.final_seeds:
         return []
-    return _jobs(experiment, corpus, chosen, budget, seeds or experiment.final_seeds, arms, points, {}, ending=FINAL)
+    return _jobs(experiment, corpus, chosen, part, part.get("seeds") or experiment.final_seeds, ending=FINAL)
 
 
 def _jobs(
     experiment: Experiment,
     corpus: str,
     chosen: Chosen,
-    budget: Budget,
+    part: Part,
     seeds: Sequence[int],
-    arms: Sequence[str],
-    points: Sequence[float],
-    common: Values,
+    common: Values | None = None,
     ending: str = "",
 ) -> list[Job]:
+    budget = part.get("budget", "full")
     if budget != "full" and experiment.vary == "train.steps":
         raise InputError(f"--budget {budget} does not go with --experiment {experiment.name}, which is about the length itself")
     group = group_of(experiment, budget)
     jobs = []
     # Point by point, so that those that are reached before the time is up can be compared.
-    for place, value in _points_to_run(experiment, points):
+    for place, value in _points_to_run(experiment, part.get("points", ())):
         own = _point_values(experiment, place)
-        for arm in _arms_to_run(experiment, chosen, arms):
+        for arm in _arms_to_run(experiment, chosen, part.get("arms", ())):
             recipe = load_recipe(f"{arm.row}/{corpus}-{experiment.size}")
             base = _base_values(experiment, chosen, arm)
             for number, variant in enumerate(arm.variants_at(place)):
-                values = {**base, **arm.set, **own, **variant, **common}
+                values = {**base, **arm.set, **own, **variant, **(common or {})}
                 values |= _no_longer(budget_values(budget), values)
                 for seed in seeds:
                     config = changed(recipe, {**values, "train.seed": seed}, f"{group}, {arm.name}")
