@@ -85,6 +85,13 @@ def test_time_is_up_and_more_can_be_begun_where_the_fleet_will_be_resumed():
     assert not resumed.fits(1, []), "not now"
 
 
+def test_what_is_left_of_a_limit():
+    assert TimeLimit(9, within=25).after(180) == TimeLimit(6, within=22)
+    left = TimeLimit(2).after(60)
+    assert (left.minutes, left.within) == (1, 1), "without more time, none is taken for granted"
+    assert 0 < TimeLimit(1, within=3).after(120).minutes < 1e-6, "used up"
+
+
 @pytest.mark.parametrize(("values", "flag"), [((0,), "--minutes"), ((float("nan"),), "--minutes"), ((1, -1), "--within")])
 def test_limits_that_make_no_sense_are_refused(values, flag):
     with pytest.raises(InputError, match=f"{flag} must be a number above 0"):

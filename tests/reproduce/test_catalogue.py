@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,7 @@ def test_arms_that_are_tuned_have_the_same_budget(name):
         assert len({len(arm.variants_at(place)) for arm in experiment.arms}) == 1
 
 
-@pytest.mark.parametrize("name", ["tuning-512", "tuning-rate"])
+@pytest.mark.parametrize("name", ["tuning-paper", "tuning-512", "tuning-rate"])
 def test_later_rounds_are_as_long_as_a_final_run_and_have_a_seed_of_their_own(name):
     jobs = experiment_jobs(named_experiments()[name], "ptb", TUNED)
     rows = {job.config.name.partition("/")[0] for job in jobs}
@@ -184,13 +185,23 @@ def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_th
     assert {config.smoothing.scope for config in third if config.dropout.kind == "table"} == {"position"}
 
 
-def test_the_papers_grid_in_full_shares_its_runs_with_the_gamma_figure():
+def test_full_length_trials_of_the_papers_grid_change_nothing_else():
     jobs = experiment_jobs(named_experiments()["tuning-paper"], "ptb", NOTHING)
-    drawn = [job.config for job in experiment_jobs(named_experiments()["gamma"], "ptb", NOTHING)]
-    shared = [job.name for job in jobs if job.config in drawn]
-    rows = ("smoothing-kneser-ney", "element-kneser-ney")
-    assert shared == [f"{row}-v{number}-seed1" for row in rows for number in (1, 2, 3, 4)]
-    assert {job.config.dropout for job in jobs} == {load_recipe("vanilla/ptb-512").dropout}, "the paper's"
+    rates = {
+        row: [job.config.train.lr for job in jobs if job.name.startswith(row)] for row in ("vanilla", "noising", "smoothing")
+    }
+    assert rates == {
+        "vanilla": [0.002, 0.003, 0.004, 0.004],
+        "noising": [0.003, 0.003, 0.004, 0.004],
+        "smoothing": [0.003, 0.003, 0.004, 0.004],
+    }
+    for job in jobs:
+        recipe = load_recipe(job.config.name)
+        grid = {"lr", "l2", "seed", "eval_every"}
+        assert job.config.dropout == recipe.dropout, "the paper's"
+        assert replace(job.config.smoothing, gamma=0) == replace(recipe.smoothing, gamma=0)
+        assert {key for key, value in vars(job.config.train).items() if value != getattr(recipe.train, key)} <= grid
+        assert job.config.train.seed not in corpus_plan("ptb").seeds[512]
 
 
 def test_wikitext_chooses_between_kinds_of_dropout_over_the_values_of_the_papers_setting():

@@ -20,7 +20,7 @@ from varsmooth.report.runs import load_run
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce.chosen import Choice, Chosen
 from varsmooth.reproduce.cost import Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
-from varsmooth.reproduce.experiment_tables import curves, experiment_table, final_jobs
+from varsmooth.reproduce.experiment_tables import choices_table, curves, experiment_table, final_jobs
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.pace import milliseconds, scheme_of
 from varsmooth.reproduce.page import build_page
@@ -212,6 +212,28 @@ def test_final_runs_follow_the_trials_of_a_point_once_all_have_ended(results, ke
     assert [job.name for job in some] == ["vanilla-0.05-v6-final-seed7"]
     assert final_jobs(DATA_SIZE, "wikitext-2", nothing, results, arms=["element"]) == []
     assert final_jobs(GAMMA, "ptb", nothing, results) == []
+
+
+def test_a_trial_that_diverged_does_not_keep_the_final_runs_waiting(results, keep):
+    keep_trials(keep, "vanilla", "vanilla", 0.05, VALID[:7])
+    nothing = Chosen("chosen.toml", {})
+    assert final_jobs(DATA_SIZE, "wikitext-2", nothing, results) == []
+    about = {"status": "failed", "stopped_because": "not finite", "results": []}
+    keep("vanilla", 0.0, 11, group="data-size", name="vanilla-0.05-v8", corpus="wikitext-2", **about)
+    assert {job.name for job in final_jobs(DATA_SIZE, "wikitext-2", nothing, results, seeds=[1])} == {
+        "vanilla-0.05-v6-final-seed1"
+    }
+
+
+def test_what_was_chosen_without_final_runs_is_told_at_the_tuned_temperature(results, keep):
+    experiment = named_experiments()["data-size-zero"]
+    uneven = ({"dropout.tables": 0.5}, {"dropout.tables": 0.6, "train.l2": 0.001})
+    small = replace(experiment, arms=(replace(experiment.arms[0], variants=uneven),), values=(0.05,))
+    for number, test in ((1, 90.0), (2, 80.0)):
+        keep("vanilla", test, group=experiment.name, name=f"vanilla-0.05-v{number}", corpus="wikitext-2")
+    header, _, *rows = choices_table(small, Records(results), "wikitext-2").splitlines()
+    assert header.endswith("| its valid, tuned temperature |")
+    assert rows == ["| 0.05 | vanilla | `dropout.tables=0.6`, `train.l2=0.001` | 2 | 83.00 |"]
 
 
 def test_the_data_size_curve_is_of_final_runs_and_shows_what_was_chosen(results, keep):

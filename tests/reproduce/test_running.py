@@ -232,6 +232,7 @@ def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkey
         (["ptb", "--experiment", "gama"], ["did you mean 'gamma'"]),
         (["wikitext-2", "--experiment", "gamma"], ["--experiment", "data-size"]),
         (["ptb", "--points", "0.1"], ["--points goes with an --experiment"]),
+        (["ptb", "--choose-from", ".", "--points", "0.1"], ["--choose-from does not go with --points"]),
         (["ptb", "--experiment", "gamma", "--points", "x"], ["--points takes numbers", "'x'"]),
         (["ptb", "--experiment", "gamma", "--points", "0.15"], ["--points: 0.15 is no point of gamma"]),
         (["ptb", "--setting", "tuned"], ["chosen.toml", "tuned.512"]),

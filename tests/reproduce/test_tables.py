@@ -156,6 +156,19 @@ def test_records_of_one_row_that_differ_are_refused(results, keep):
         Records(results).runs("ptb", "another")
 
 
+def test_a_record_from_before_a_setting_was_there_has_its_default(results, keep):
+    older = keep("vanilla", 65.0, 1) / "record.json"
+    keep("vanilla", 64.0, 2)
+    content = json.loads(older.read_text())
+    del content["config"]["train"]["warm_up"], content["config"]["model"]["bias"]
+    older.write_text(json.dumps(content))
+    assert len(Records(results).runs("ptb", "512-paper")["vanilla"]) == 2
+    content["config"]["train"]["unheard_of"] = 1
+    older.write_text(json.dumps(content))
+    found = Records(results).group("ptb", "512-paper")
+    assert ([run.seed for run in found.runs["vanilla"]], found.left_out) == ([2], ("vanilla-seed1",))
+
+
 def test_records_of_other_values_or_another_text_are_named_and_not_shown(results, keep):
     keep("vanilla", 65.0, 1)
     keep("vanilla", 60.0, 2, config={"train": {"lr": 0.002}})

@@ -95,6 +95,9 @@ def reproduce(
         varsmooth reproduce ptb --setting tuned --finalists 3
         varsmooth reproduce ptb --from-records --write-docs
 
+    Some experiments have trials first; the best of them are then run in full by the same call, and a dry run knows of these
+    only once their trials have ended.
+
     Parameters
     ----------
     corpus
@@ -147,7 +150,7 @@ def reproduce(
     out = out or Path("runs/reproduce") / corpus
     _refuse_together(choose_from=choose_from, finalists=finalists, experiment=experiment)
     if choose_from is not None:
-        _refuse_together("choose-from", rows=rows, seeds=seeds, dry_run=dry_run, from_records=from_records)
+        _refuse_together("choose-from", rows=rows, seeds=seeds, points=points, dry_run=dry_run, from_records=from_records)
         return _say_chosen(choose(choose_from, plan, setting, results / corpus / FILE), json_)
     if from_records and not results.is_dir():
         raise InputError(f"--results {results}: there is no such folder, so there are no records")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from varsmooth.config import config_from_mapping, to_mapping
 from varsmooth.errors import InputError
 
 FORMAT = "varsmooth.record.1"
@@ -127,6 +128,21 @@ def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's settings under dotted names; those that it is too old to know have their defaults."""
+    return flat_config(to_mapping(config_from_mapping(config, "the record")))
+
+
+def compared_config(run: RunSummary) -> dict[str, Any]:
+    """Return the settings in which runs of one group must be alike; as they are, where they are of another version."""
+    config = run.record.get("config") or {}
+    try:
+        flat = full_config(config)
+    except InputError:
+        flat = flat_config(config)
+    return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
+
+
 def printable(text: str) -> str:
     """Return text that is safe on a terminal and in a file: one line, no control characters, no lone surrogates."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
@@ -194,24 +210,19 @@ def _at(record: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _compared(run: RunSummary) -> dict[str, Any]:
-    flat = flat_config(run.record.get("config") or {})
-    return {key: value for key, value in flat.items() if key not in NOT_COMPARED}
-
-
 def _fingerprint(run: RunSummary) -> list[Any]:
     data = run.record.get("data") or {}
     return [run.data_name, data.get("vocab_checksum"), data.get("checksums")]
 
 
 def _identity(run: RunSummary) -> str:
-    return json.dumps([run.recipe, _fingerprint(run), _compared(run)], sort_keys=True)
+    return json.dumps([run.recipe, _fingerprint(run), compared_config(run)], sort_keys=True)
 
 
 def _label(run: RunSummary, others: Sequence[RunSummary]) -> str:
     """The recipe, and the settings in which it differs from other groups of that recipe."""
-    mine = _compared(run)
-    namesakes = [_compared(other) for other in others if other.recipe == run.recipe]
+    mine = compared_config(run)
+    namesakes = [compared_config(other) for other in others if other.recipe == run.recipe]
     names = sorted({name for settings in namesakes for name in settings})
     differing = [name for name in names if any(settings.get(name) != mine.get(name) for settings in namesakes)]
     changes = ", ".join(f"{name}={mine.get(name)}" for name in differing)

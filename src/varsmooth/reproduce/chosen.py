@@ -29,8 +29,8 @@ Key: TypeAlias = tuple[Setting, int, str]
 FORMAT = "varsmooth.chosen.1"
 FILE = "chosen.toml"
 NOT_INHERITED = ("dropout.tables", "train.lr")
-"""What a larger model does not take from the smaller one: the paper, too, gives it other dropout, and the learning rate that is
-best for 512 units, 0.004, makes 1024 diverge."""
+"""What a larger model does not take from the smaller one: the paper, too, gives it other dropout, and with the learning rate
+that is best for 512 units, 0.004, two rows of 1024 diverged."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ def best_runs(experiment: Experiment, group: Group, arm: Arm, place: int) -> lis
 
 
 def final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, results: Path, **part: Unpack[Part]) -> list[Job]:
-    """Return the final runs of the points whose trials have all ended."""
+    """Return the final runs of the points whose trials have all ended; for most experiments none."""
+    if not experiment.final_seeds:
+        return []
     group, best = Records(results).group(corpus, group_of(experiment, part.get("budget", "full"))), set()
     for arm, place in itertools.product(experiment.arms, range(len(experiment.values))):
         if (number := best_variant(experiment, group, arm, place)) is not None:
@@ -107,10 +109,11 @@ def choices_table(experiment: Experiment, records: Records, corpus: str) -> str:
             if best is None:
                 continue
             variants = arm.variants_at(place)
-            apart = {key: it for key, it in variants[best].items() if any(other[key] != it for other in variants)}
+            apart = {key: it for key, it in variants[best].items() if any(other.get(key) != it for other in variants)}
             valid = _judged_by(experiment, group.runs.get(point_name(arm, value, best), []))
             rows.append([f"{value:g}", arm.label, settings_shown(apart), str(len(variants)), shown(valid)])
-    header = [experiment.axis, "model", "chosen", "of so many", "its best valid"]
+    judged = "its best valid" if experiment.final_seeds else "its valid, tuned temperature"
+    header = [experiment.axis, "model", "chosen", "of so many", judged]
     return markdown.table(header, rows, texts=3) if rows else not_run(["trials"], 1)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from varsmooth.config import config_from_mapping, to_mapping
+from varsmooth.config import to_mapping
 from varsmooth.errors import InputError
-from varsmooth.report.runs import NOT_COMPARED, flat_config
+from varsmooth.report.runs import NOT_COMPARED, flat_config, full_config
 from varsmooth.reproduce.jobs import Job
 from varsmooth.text.named import KNOWN
 
@@ -32,7 +32,7 @@ def fits(job: Job, record: Record) -> bool:
 def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
     """Return the settings that differ; what a record is too old to know has its default."""
     try:
-        own = flat_config(to_mapping(config_from_mapping(recorded, "the record")))
+        own = full_config(recorded)
     except InputError:
         return ["settings that are no longer known"]
     wanted = flat_config(planned)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from varsmooth.errors import InputError
-from varsmooth.report.runs import RunSummary, flat_config, group_runs, load_run
+from varsmooth.report.runs import RunSummary, compared_config, group_runs, load_run
 from varsmooth.report.tables import Spread, spread
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, corpus_plan
 from varsmooth.reproduce.chosen import FILE, read_chosen
@@ -170,7 +170,7 @@ def _figure(result: Result | None) -> float | None:
 
 def _difference(runs: Sequence[RunSummary]) -> str:
     """Name the settings in which runs differ, or the data."""
-    flat = [flat_config(run.record.get("config") or {}) for run in runs]
-    keys = sorted({key for settings in flat for key in settings} - {"train.seed"})
-    differing = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
+    each = [compared_config(run) for run in runs]
+    keys = sorted({key for settings in each for key in settings})
+    differing = [key for key in keys if len({repr(settings.get(key)) for settings in each}) > 1]
     return ", ".join(differing) or "their data"
