@@ -40,6 +40,8 @@ def test_the_gamma_figure_shows_what_was_run(results, keep):
     found = experiment_table(GAMMA, Records(results), "ptb")
     assert "| word smoothing, Kneser-Ney | 71.00 | 70.00 | - | - | - | - | 84.00 |" in found, "the development set's"
     assert "| element-wise smoothing, Kneser-Ney | - | - | - | - | - | - | - |" in found
+    absent = "element-wise smoothing, Kneser-Ney at 0.05; element-wise smoothing, Kneser-Ney at 0.1; 0.2; 0.3; 0.4; 0.5; "
+    assert f"Not run yet: {absent}element-wise smoothing, Kneser-Ney at 0.6." in found
     points = curves(GAMMA, Records(results), "ptb")["word smoothing, Kneser-Ney"]
     assert [(value, height.mean) for value, height in points] == [(0.05, 71.0), (0.1, 70.0), (0.6, 84.0)]
     page = build_page(results)

@@ -87,11 +87,19 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
         rows += [[f"gain of {label}", *(shown(own.get(value)) for value in experiment.values)] for label, own in gains.items()]
         group = records.group(corpus, group_of(experiment, budget))
         rows += [[f"{arm.label}, tuned scales", *_scaled(experiment, group, arm)] for arm in experiment.arms]
-    missing = [label for label, points in found.items() if len(points) < len(experiment.values)]
-    nothing = not any(found.values())
+    missing, nothing = _missing_points(experiment.values, found), not any(found.values())
     reference = [f"{REFERENCE}: {shown(it[0][1])}" for it in reference_curve(experiment, records, corpus, budget).values()]
     compared = "" if nothing or not reference else f"For comparison, {reference[0]}."
-    return paragraphs(markdown.table(header, rows), compared, not_run(missing, len(found) if nothing else 0))
+    return paragraphs(markdown.table(header, rows), compared, not_run(missing, len(missing) if nothing else 0))
+
+
+def _missing_points(values: Sequence[float], found: Curves) -> list[str]:
+    """Name the values that no arm has been run at, and the arms that are missing at others."""
+    missing = []
+    for value in values:
+        absent = [label for label, points in found.items() if value not in dict(points)]
+        missing += [f"{value:g}"] if len(absent) == len(found) else [f"{label} at {value:g}" for label in absent]
+    return missing
 
 
 def _scaled(experiment: Experiment, group: Group, arm: Arm) -> list[str]:
