@@ -7,8 +7,10 @@ import pytest
 
 from varsmooth import InputError
 from varsmooth.report.runs import load_run
-from varsmooth.reproduce import build_page, stale_documents, write_documents
+from varsmooth.reproduce import build_page, named_experiments, stale_documents, write_documents
 from varsmooth.reproduce.documents import BEGIN, DOCUMENTS, filled
+from varsmooth.reproduce.experiment_tables import curves, gain_curves
+from varsmooth.reproduce.records import Records
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +28,15 @@ def test_the_readme_tells_where_the_tuned_rows_meet():
         means.append(statistics.fmean(_tuned_test_perplexity(run.record) for run in runs))
     told = f"between {min(means):.1f} and {max(means):.1f}, each at its tuned temperature"
     assert told in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def test_the_readme_tells_what_smoothing_gains_on_little_text():
+    found = curves(named_experiments()["data-size"], Records(ROOT / "results/reproduce"), "wikitext-2")
+    plain = dict(found["vanilla"])
+    (tenth, twentieth) = (dict(gain_curves(found)["element-wise smoothing, Kneser-Ney"])[share] for share in (0.1, 0.05))
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    gain = f"{tenth.mean:.1f} ±{tenth.deviation:.1f} off the plain model's test perplexity of {plain[0.1].mean:.1f}"
+    assert f"{gain}, on a twentieth {twentieth.mean:.1f} ±{twentieth.deviation:.1f} off {plain[0.05].mean:.1f};" in text
 
 
 def _tuned_test_perplexity(record):

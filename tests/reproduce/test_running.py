@@ -12,6 +12,7 @@ from rich.console import Console
 
 from varsmooth import InputError
 from varsmooth.experiment import Reporting
+from varsmooth.fleet import FleetOutcome
 from varsmooth.fleet.clock import Clock
 from varsmooth.reproduce import (
     collect,
@@ -21,6 +22,7 @@ from varsmooth.reproduce import (
     named_experiments,
     read_chosen,
     run_jobs,
+    running,
     table_jobs,
 )
 from varsmooth.reproduce.running import _Spent, borrow
@@ -122,7 +124,7 @@ def a_minute_a_step(monkeypatch):
 
     monkeypatch.setattr(Trainer, "step", timed)
     monkeypatch.setattr("varsmooth.fleet.driver.Clock", lambda limit: Clock(limit, lambda: passed[0]))
-    monkeypatch.setattr("varsmooth.cli.reproducing.monotonic", lambda: passed[0])
+    monkeypatch.setattr("varsmooth.reproduce.running.monotonic", lambda: passed[0])
 
 
 def test_time_that_is_up_ends_it_with_status_0_and_the_same_command_goes_on(run, tmp_path, data, steps, a_minute_a_step):
@@ -198,6 +200,14 @@ def test_trials_that_were_cut_short_are_not_followed_by_final_runs(run, tmp_path
     assert "the time is up, 2 runs are left" in told, "the final runs have what the trials left of six minutes, not six more"
     assert run(*arguments, "--minutes", "99")[0] == 0
     assert steps == [11] * 12 + [1] * 6 + [2] * 6, "nothing twice"
+
+
+@pytest.mark.parametrize(("signal", "rounds"), [(None, [["trial"], ["final"]]), (2, [["trial"]])])
+def test_after_a_signal_no_other_round_begins(tmp_path, monkeypatch, signal, rounds):
+    trained = []
+    monkeypatch.setattr(running, "run_jobs", lambda jobs, **_: trained.append(jobs) or FleetOutcome([], signal))
+    assert running.run_rounds(["trial"], lambda: ["trial", "final"], tmp_path, tmp_path, QUIET).signal == signal
+    assert trained == rounds
 
 
 def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkeypatch):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -37,7 +36,7 @@ from varsmooth.reproduce import (
     missing_jobs,
     named_experiments,
     read_chosen,
-    run_jobs,
+    run_rounds,
     table_group,
     table_jobs,
     write_documents,
@@ -194,14 +193,9 @@ def reproduce(
             outcome = FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
         else:
             at_once = 1 if experiment and named_experiments()[experiment].alone else at_once
-            began = monotonic()
-            train = partial(run_jobs, out=out / "fleet", results=results, reporting=Reporting(console), data_dir=data_dir)
-            outcome = train(jobs, at_once=at_once, limit=limit)
-            new = [job for job in further() if job not in jobs]
-            if new and outcome.ran_through:
-                jobs += new
-                remaining = None if limit is None else limit.after(monotonic() - began)
-                outcome = outcome.followed_by(train(new, at_once=at_once, limit=remaining))
+            fleet, reporting = out / "fleet", Reporting(console)
+            outcome = run_rounds(jobs, further, fleet, results, reporting, at_once=at_once, data_dir=data_dir, limit=limit)
+            jobs += [job for job in further() if job not in jobs]
     if finalists is not None and budget == "full" and not missing_jobs(jobs, results):
         choose_among(jobs, results, plan, setting, results / corpus / FILE)
     page = build_page(results)

@@ -4,12 +4,12 @@ from varsmooth.reproduce.catalogue import Budget, Setting, corpora, corpus_plan
 from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Choice, Chosen, TuningTrial, best_of, read_chosen, write_chosen
 from varsmooth.reproduce.documents import stale_documents, write_documents
-from varsmooth.reproduce.experiment_tables import final_jobs
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.finalists import choose_among, finalist_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.page import Page, build_page
-from varsmooth.reproduce.running import collect, jobs_to_train, missing_jobs, run_jobs
+from varsmooth.reproduce.running import collect, jobs_to_train, missing_jobs, run_jobs, run_rounds
+from varsmooth.reproduce.trials import final_jobs
 
 __all__ = [
     "Budget",
@@ -34,6 +34,7 @@ __all__ = [
     "named_experiments",
     "read_chosen",
     "run_jobs",
+    "run_rounds",
     "stale_documents",
     "table_group",
     "table_jobs",

@@ -8,12 +8,12 @@ from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, corpora, paper_cell
 from varsmooth.reproduce.cost import Cost
-from varsmooth.reproduce.experiment_tables import best_runs
 from varsmooth.reproduce.experiments import Experiment, group_of
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run
 from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import Records
+from varsmooth.reproduce.trials import best_runs
 
 BASELINE = "vanilla"
 ROWS = (BASELINE, "smoothing-kneser-ney", "element-kneser-ney")

@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TypeAlias, Unpack
+from typing import TypeAlias
 
 from varsmooth.report.runs import RunSummary
 from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import Budget
-from varsmooth.reproduce.chosen import Chosen
-from varsmooth.reproduce.experiments import FINAL, SHARE, Arm, Experiment, Part, group_of, point_name, possible_final_jobs
-from varsmooth.reproduce.jobs import Job, table_group
+from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
+from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, seeds_shown, settings_shown, shown
 from varsmooth.reproduce.records import Group, Records, difference, over_seeds, passed_over, perplexity, scaled_perplexity
+from varsmooth.reproduce.trials import best_runs, best_variant, judged_by
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 """Points by the label of their arm."""
 REFERENCE = "the plain model of the table"
-
-
-def best_variant(experiment: Experiment, group: Group, arm: Arm, place: int) -> int | None:
-    """Return the number of a point's best variant by development perplexity; None until all variants have been run."""
-    names = [point_name(arm, experiment.values[place], number) for number in range(len(arm.variants_at(place)))]
-    figures = {name: _judged_by(experiment, group.runs.get(name, [])) for name in names}
-    known = {name: figure.mean for name, figure in figures.items() if figure is not None}
-    tried = {*known, *(name.rpartition("-seed")[0] for name in group.diverged)}
-    return names.index(min(known, key=known.__getitem__)) if known and tried.issuperset(names) else None
-
-
-def _judged_by(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
-    """By what variants are compared."""
-    if experiment.final_seeds:
-        return over_seeds(runs, lambda run: run.best_valid)
-    return perplexity(runs, "valid", tuned=True)
-
-
-def best_runs(experiment: Experiment, group: Group, arm: Arm, place: int) -> list[RunSummary]:
-    """Return the runs of a point's best variant, its final ones where the experiment has them; none until it is known."""
-    best = best_variant(experiment, group, arm, place)
-    if best is None:
-        return []
-    return group.runs.get(point_name(arm, experiment.values[place], best) + (FINAL if experiment.final_seeds else ""), [])
-
-
-def final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, results: Path, **part: Unpack[Part]) -> list[Job]:
-    """Return the final runs of the points whose trials have all ended; for most experiments none."""
-    if not experiment.final_seeds:
-        return []
-    group, best = Records(results).group(corpus, group_of(experiment, part.get("budget", "full"))), set()
-    for arm, place in itertools.product(experiment.arms, range(len(experiment.values))):
-        if (number := best_variant(experiment, group, arm, place)) is not None:
-            best.add(point_name(arm, experiment.values[place], number) + FINAL)
-    jobs = possible_final_jobs(experiment, corpus, chosen, **part)
-    return [job for job in jobs if job.name.rpartition("-seed")[0] in best]
 
 
 def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
@@ -118,7 +80,7 @@ def choices_table(experiment: Experiment, records: Records, corpus: str) -> str:
                 continue
             variants = arm.variants_at(place)
             apart = {key: it for key, it in variants[best].items() if any(other.get(key) != it for other in variants)}
-            valid = _judged_by(experiment, group.runs.get(point_name(arm, value, best), []))
+            valid = judged_by(experiment, group.runs.get(point_name(arm, value, best), []))
             rows.append([f"{value:g}", arm.label, settings_shown(apart), str(len(variants)), shown(valid)])
     judged = "its best valid" if experiment.final_seeds else "its valid, tuned temperature"
     header = [experiment.axis, "model", "chosen", "of so many", judged]

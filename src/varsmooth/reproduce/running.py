@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from varsmooth.config import load_config, to_mapping
@@ -68,6 +69,27 @@ def run_jobs(
     finally:
         collect(missing, out, results)
         spent.note()
+
+
+def run_rounds(
+    jobs: Sequence[Job],
+    further: Callable[[], Sequence[Job]],
+    out: Path,
+    results: Path,
+    reporting: Reporting,
+    *,
+    at_once: int | None = None,
+    data_dir: Path | None = None,
+    limit: TimeLimit | None = None,
+) -> FleetOutcome:
+    """Train the jobs, and then, in what is left of the limit, those that are known by ``further`` only once they have ended."""
+    began = monotonic()
+    train = partial(run_jobs, out=out, results=results, reporting=reporting, at_once=at_once, data_dir=data_dir)
+    outcome = train(jobs, limit=limit)
+    new = [job for job in further() if job not in jobs] if outcome.ran_through else []
+    if not new:
+        return outcome
+    return outcome.followed_by(train(new, limit=limit and limit.after(monotonic() - began)))
 
 
 def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:
@@ -178,7 +200,7 @@ class _Spent:
     """A line on what this fleet has cost so far, written anew as runs end; a run's own seconds include the others' turns."""
 
     def __init__(self, path: Path, jobs: Sequence[Job]) -> None:
-        self.path, self.began = path, time.monotonic()
+        self.path, self.began = path, monotonic()
         session = datetime.now(UTC).isoformat(timespec="microseconds")
         groups = list(dict.fromkeys(job.group for job in jobs))
         self.line: dict[str, Any] = {"session": session, "groups": groups, "runs": len(jobs)}
@@ -187,7 +209,7 @@ class _Spent:
     def note(self, finished: int = 0, record: Record | None = None) -> None:
         self.finished += finished
         self.hardware = self.hardware or ((record or {}).get("hardware") or {}).get("name")
-        seconds = round(time.monotonic() - self.began, 1)
+        seconds = round(monotonic() - self.began, 1)
         line = {**self.line, "finished": self.finished, "seconds": seconds, "hardware": self.hardware}
         replace_line(self.path, line, "session")
 
