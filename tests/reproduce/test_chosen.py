@@ -11,6 +11,7 @@ from varsmooth.recipe import load_recipe
 from varsmooth.reproduce import Choice, TuningTrial, best_of, choose, corpus_plan, read_chosen, table_jobs, write_chosen
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.matching import standard_checksums
+from varsmooth.reproduce.page import chosen_table
 
 TRIALS = (
     TuningTrial({"train.lr": 0.002, "smoothing.predict": "mode"}, 9000, 70.25),
@@ -87,6 +88,15 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as refused:
         read_chosen(path)
     assert str(path) in str(refused.value)
+
+
+def test_the_page_tells_what_was_chosen_from_which_trials_and_what_without_any(tmp_path):
+    trials = (TuningTrial({}, 500, 70.0), TuningTrial({"train.lr": 0.004}, 1000, 66.5), TuningTrial({}, 1000, None))
+    choices = {("paper", 512, "vanilla"): best_of(trials), ("paper", 1024, "vanilla"): Choice({"train.l2": 0.001})}
+    write_chosen(tmp_path / "ptb" / "chosen.toml", choices)
+    _, _, tried, untried = chosen_table(tmp_path, corpus_plan("ptb")).splitlines()
+    assert tried == "| vanilla | 512 | paper | `train.lr=0.004` | 3 | 1,000 | 2 | 66.50 |"
+    assert untried == "| vanilla | 1024 | paper | `train.l2=0.001` | - | - | - | - |"
 
 
 def test_without_a_file_nothing_was_chosen(tmp_path):

@@ -98,7 +98,7 @@ def chosen_table(results: Path, plan: CorpusPlan) -> str:
         values = markdown.settings_shown(choice.set)
         longest = max((trial.steps for trial in choice.trials), default=0)
         ended = [trial.valid_perplexity for trial in choice.trials if trial.steps == longest]
-        counts = [str(len(choice.trials)), f"{longest:,}", str(len(ended))]
+        counts = [str(len(choice.trials)), f"{longest:,}", str(len(ended))] if choice.trials else ["-", "-", "-"]
         best = markdown.shown(min((found for found in ended if found is not None), default=None))
         rows.append([row, str(size), setting, values or "as the recipe", *counts, best])
     header = ["row", "size", "setting", "values", "trials", "steps of the longest", "that long", "best valid of these"]
