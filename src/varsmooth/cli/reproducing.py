@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from varsmooth.cli.output import lasting_console
 from varsmooth.errors import InputError, check_choice
 from varsmooth.experiment import Reporting
 from varsmooth.files import write_atomically
-from varsmooth.fleet import FleetOutcome
+from varsmooth.fleet import FleetOutcome, TimeLimit
 from varsmooth.report.plots import MissingPlotError
 from varsmooth.reproduce import (
     Budget,
@@ -41,9 +41,9 @@ from varsmooth.reproduce import (
     table_jobs,
     write_documents,
 )
-from varsmooth.reproduce.chosen import FILE, Key
+from varsmooth.reproduce.chosen import FILE, Chosen, Key
 from varsmooth.reproduce.cost import cost_plans, measure_cost, missing_plans, plan_name
-from varsmooth.reproduce.experiments import Part, group_of
+from varsmooth.reproduce.experiments import Experiment, Part, group_of
 from varsmooth.reproduce.page import Page, corpus_page
 from varsmooth.train.build import resolve_device
 
@@ -147,61 +147,87 @@ def reproduce(
     """
     plan = corpus_plan(corpus)
     out = out or Path("runs/reproduce") / corpus
+    chosen_path = results / corpus / FILE
     _refuse_together(choose_from=choose_from, finalists=finalists, experiment=experiment)
     if choose_from is not None:
         _refuse_together("choose-from", rows=rows, seeds=seeds, points=points, dry_run=dry_run, from_records=from_records)
-        return _say_chosen(choose(choose_from, plan, setting, results / corpus / FILE), json_)
+        return _say_chosen(choose(choose_from, plan, setting, chosen_path), json_)
     if from_records and not results.is_dir():
         raise InputError(f"--results {results}: there is no such folder, so there are no records")
     if points is not None and experiment in (None, COST):
         raise InputError("--points goes with an --experiment that draws a curve, such as gamma")
-    limit = parse_limit(minutes, within)
-    chosen, numbers = read_chosen(results / corpus / FILE), parse_seeds(seeds)
-    jobs: list[Job] = []
-    further: Callable[[], list[Job]] = list
+    limit, chosen = parse_limit(minutes, within), read_chosen(chosen_path)
+    wanted: Part = {"budget": budget, "seeds": parse_seeds(seeds), "arms": _names(rows), "points": _numbers(points)}
     if finalists is not None:
         _refuse_together("finalists", seeds=seeds, from_records=from_records)
-        part = f"{corpus}/chosen"
-        jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=_names(rows))
+        jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=wanted["arms"])
+        work = _Work(f"{corpus}/chosen", jobs)
     elif experiment is not None:
         if (size, setting) != (512, "paper"):
             raise InputError("--experiment does not go with --size or --setting: every experiment has its own")
         part = _experiment_part(corpus, experiment, budget)
         if experiment == COST:
             _refuse_together("experiment cost", rows=rows, seeds=seeds, budget=budget != "full")
+            work = _Work(part, measurements=[] if from_records else _cost_plans())
         else:
-            named = named_experiments()[experiment]
-            wanted: Part = {"budget": budget, "seeds": numbers, "arms": _names(rows), "points": _numbers(points)}
-            further = partial(final_jobs, named, corpus, chosen, results, **wanted)
-            jobs = [*further(), *experiment_jobs(named, corpus, chosen, **wanted)]
+            work = _experiment_work(part, named_experiments()[experiment], corpus, chosen, results, wanted)
     else:
         part = f"{corpus}/{table_group(size, setting, budget)}"
         # What was recorded in the tuned setting can be shown without knowing what was chosen.
-        if rows or setting == "paper" or not from_records:
-            jobs = table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=_names(rows), seeds=numbers)
-    costs = _cost_plans() if experiment == COST and not from_records else []
+        known = rows or setting == "paper" or not from_records
+        table = partial(table_jobs, plan, chosen, size=size, setting=setting, budget=budget)
+        work = _Work(part, table(rows=wanted["arms"], seeds=wanted["seeds"]) if known else [])
     if dry_run:
-        missing = jobs_to_train(jobs, results)
-        names = [*(job.trial_name for job in missing), *map(plan_name, missing_plans(results, costs))]
-        return _say_missing(names, len(jobs) + len(costs), sum(job.config.train.steps for job in missing), json_)
+        return _say_missing(work, results, json_)
     outcome = FleetOutcome([], None)
     if not from_records:
         console = errors if json_ else lasting_console()
-        if experiment == COST:
-            measure_cost(results, costs, _observe, limit)
-            left = missing_plans(results, costs)
-            outcome = FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
-        else:
-            at_once = 1 if experiment and named_experiments()[experiment].alone else at_once
-            fleet, reporting = out / "fleet", Reporting(console)
-            outcome = run_rounds(jobs, further, fleet, results, reporting, at_once=at_once, data_dir=data_dir, limit=limit)
-            jobs += [job for job in further() if job not in jobs]
-    if finalists is not None and budget == "full" and not missing_jobs(jobs, results):
-        choose_among(jobs, results, plan, setting, results / corpus / FILE)
+        outcome = _do(work, results, out / "fleet", Reporting(console), at_once, data_dir, limit)
+    left = missing_jobs(work.known_jobs(), results)
+    if finalists is not None and budget == "full" and not left:
+        choose_among(work.jobs, results, plan, setting, chosen_path)
     page = build_page(results)
     written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
-    _show(page, part, missing_jobs(jobs, results), written, json_)
+    _show(page, work.part, left, written, json_)
     return _status(outcome)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a call is about: the part of the page that it shows, and what that part needs."""
+
+    part: str
+    jobs: list[Job] = field(default_factory=list)
+    further: Callable[[], list[Job]] = list
+    """runs that are known only once others have ended"""
+    measurements: list[Plan] = field(default_factory=list)
+    alone: bool = False
+    """whether no two of its runs may train at the same time"""
+
+    def known_jobs(self) -> list[Job]:
+        return [*self.jobs, *(job for job in self.further() if job not in self.jobs)]
+
+
+def _experiment_work(part: str, named: Experiment, corpus: str, chosen: Chosen, results: Path, wanted: Part) -> _Work:
+    further = partial(final_jobs, named, corpus, chosen, results, **wanted)
+    return _Work(part, [*further(), *experiment_jobs(named, corpus, chosen, **wanted)], further, alone=named.alone)
+
+
+def _do(
+    work: _Work,
+    results: Path,
+    fleet: Path,
+    reporting: Reporting,
+    at_once: int | None,
+    data_dir: Path | None,
+    limit: TimeLimit | None,
+) -> FleetOutcome:
+    if work.measurements:
+        measure_cost(results, work.measurements, _observe, limit)
+        left = missing_plans(results, work.measurements)
+        return FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
+    at_once = 1 if work.alone else at_once
+    return run_rounds(work.jobs, work.further, fleet, results, reporting, at_once=at_once, data_dir=data_dir, limit=limit)
 
 
 def _refuse_together(first: str = "", **given: object) -> None:
@@ -253,7 +279,10 @@ def _cost_plans() -> list[Plan]:
     return cost_plans(device)
 
 
-def _say_missing(missing: Sequence[str], planned: int, steps: int, as_json: bool) -> int:
+def _say_missing(work: _Work, results: Path, as_json: bool) -> int:
+    jobs, planned = jobs_to_train(work.jobs, results), len(work.jobs) + len(work.measurements)
+    missing = [*(job.trial_name for job in jobs), *map(plan_name, missing_plans(results, work.measurements))]
+    steps = sum(job.config.train.steps for job in jobs)
     if as_json:
         print(json.dumps({"planned": planned, "missing": missing, "steps": steps}))
         return 0
