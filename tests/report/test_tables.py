@@ -109,7 +109,7 @@ def test_names_and_figures_stay_whole_on_a_narrow_terminal(make_run: MakeRun) ->
     predictions = [result(90.25 + seed, predict) for seed in (0, 1) for predict in ("mode", "mean", "mean-input")]
     runs = [make_run("a-rather-long-recipe-name", seed, results=predictions[3 * seed :][:3]) for seed in (0, 1)]
     assert "a-rather-long-recipe-name" in terminal_text(build_rows(runs), width=76)
-    for width in (76, 60):
+    for width in (76, 60, 40, 30):
         assert terminal_text(build_rows(runs), width).count("90.75") == 3
         assert terminal_text(build_rows(runs), width).count("±0.71") == 3
 

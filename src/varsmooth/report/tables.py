@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +23,8 @@ PREDICTIONS = ("mode", "mean", "mean-input", "sample")
 TUNED = "tuned"
 NOTHING = "-"
 MANY_SEEDS = 5
+NARROWEST_NAME = 12
+"""Columns of a terminal into which the name of a recipe may be folded."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +122,45 @@ def explanation(rows: Sequence[Row]) -> str:
     return " ".join(parts)
 
 
-def as_rich_table(rows: Sequence[Row]) -> Table:
-    """Return the table for a terminal, the lowest perplexity of each column in bold."""
-    table = Table(caption=explanation(rows), caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
-    columns = display_columns(rows)
-    for column in columns:
-        header = column.header.replace(" ", "\n").replace("-", "-\n")
-        table.add_column(Text(header), justify="right" if column.numeric else "left", overflow="fold")
-    for index in range(len(rows)):
-        table.add_row(*(_terminal_cell(column, index) for column in columns))
-    return table
+@dataclass(frozen=True)
+class ResultsTable:
+    """The table for a terminal, the lowest perplexity of each column in bold; where it is too narrow, one row after another."""
+
+    rows: Sequence[Row]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = self._wide()
+        fits = Measurement.get(console, options.update(width=1000), wide).minimum <= options.max_width
+        yield wide if fits else self._stacked()
+
+    def _wide(self) -> Table:
+        caption = explanation(self.rows)
+        table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
+        columns = display_columns(self.rows)
+        for column in columns:
+            header = Text(column.header.replace(" ", "\n").replace("-", "-\n"))
+            if column.numeric:
+                table.add_column(header, justify="right", no_wrap=True)
+            else:
+                table.add_column(header, overflow="fold", min_width=NARROWEST_NAME)
+        for index in range(len(self.rows)):
+            table.add_row(*(_terminal_cell(column, index) for column in columns))
+        return table
+
+    def _stacked(self) -> Group:
+        first, *others = display_columns(self.rows)
+        parts: list[RenderableType] = []
+        for index, name in enumerate(first.cells):
+            table = Table(box=None, pad_edge=False, show_header=False)
+            for column in others:
+                table.add_row(Text(column.header), Text(column.cells[index], style=_style(column, index)))
+            parts += [Text(name, overflow="fold"), Padding(table, (0, 0, 1, 2))]
+        return Group(*parts, Text(explanation(self.rows), style="table.caption"))
+
+
+def as_rich_table(rows: Sequence[Row]) -> ResultsTable:
+    """Return the table for a terminal."""
+    return ResultsTable(rows)
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
@@ -150,7 +184,11 @@ def _terminal_cell(column: Column, index: int) -> Text:
     text = column.cells[index]
     if column.numeric:
         text = text.replace(" ±", "\n±").replace(" (", "\n(")
-    return Text(text, style="bold" if index in column.best else "")
+    return Text(text, style=_style(column, index))
+
+
+def _style(column: Column, index: int) -> str:
+    return "bold" if index in column.best else ""
 
 
 def _row(group: RunGroup, runs: Sequence[RunSummary]) -> Row:
