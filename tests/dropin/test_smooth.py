@@ -313,6 +313,32 @@ def recurrent_again(single):
     return model(ids())
 
 
+@pytest.mark.parametrize(("scope", "shape"), [("batch", (12,)), ("batch", (2, 3, 2)), ("sequence", (2, 3, 2))])
+def test_the_target_rule_takes_ids_of_any_shape_that_the_scope_takes(scope, shape):
+    def logits(given, targets):
+        model = nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS))
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter)
+        handle = smooth(model, proposal(gamma=1.0), "word", "target", scope=scope, seed=SEED)
+        handle.labels(targets)
+        return model(given)
+
+    flat, wanted = torch.arange(12) % WORDS, (5 * torch.arange(12)) % WORDS
+    matrix = (2, 6)  # of the two sequences, as [batch, time]
+    expected = logits(flat.view(matrix), wanted.view(matrix))
+    assert torch.equal(logits(flat.view(shape), wanted.view(shape)), expected.view(*shape, WORDS))
+    plain = nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS))
+    assert logits(flat.view(matrix)[:, :0], wanted.view(matrix)[:, :0]).shape == plain(flat.view(matrix)[:, :0]).shape
+
+
+def test_the_target_rule_asks_for_no_labels_where_nothing_is_smoothed():
+    model, other = recurrent(), recurrent()
+    smooth(model, None, "word", "target", dropout=0.5, seed=SEED)
+    smooth(other, None, "word", "table", dropout=0.5, seed=SEED)
+    assert torch.equal(model(ids()), other(ids()))
+
+
 def test_no_proposal_is_dropout_alone():
     model = recurrent()
     smooth(model, None, dropout=0.5, output="none", seed=SEED)

@@ -61,3 +61,14 @@ def test_what_falls_for_ever_is_left_after_a_while():
 
     found = minimum(falling, (1.0, 1.0), together, 1e-3)
     assert 1 < found[0] < math.inf
+
+
+def valley(scales):
+    """Convex, with its minimum far off along the bias and the two scales hard to tell apart."""
+    context, bias = scales[0] - 0.7, scales[1] - 27.0
+    loss = (context**2 + 0.18 * context * bias + 0.01 * bias**2) / 2
+    return Terms(loss, context + 0.09 * bias, 0.09 * context + 0.01 * bias, 1.0, 0.09, 0.01)
+
+
+def test_a_long_step_keeps_its_direction_so_that_a_minimum_far_off_is_reached():
+    assert minimum(valley, (1.0, 1.0), apart, 1e-3) == pytest.approx((0.7, 27.0), rel=1e-9)

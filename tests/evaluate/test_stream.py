@@ -42,6 +42,13 @@ def test_perplexity_is_that_of_a_loop_over_tokens(scheme, cell, predict):
         assert (found.tokens, found.predict, found.temperature) == (101, predict, 1.0)
 
 
+@pytest.mark.parametrize(("name", "value", "least"), [("batch", 0, 1), ("batch", -1, 1), ("window", 0, 1), ("burn_in", -1, 0)])
+def test_sizes_that_make_no_sense_are_named(name, value, least):
+    for ask in (evaluate, best_temperature):
+        with pytest.raises(InputError, match=f"{name} must be at least {least}, got {value}"):
+            ask(some_network(), IDS, EOS, **{name: value})
+
+
 def test_the_three_predictions_differ():
     network = some_network(output="table")
     assert len({evaluate(network, IDS, EOS, predict=predict).nll for predict in ("mode", "mean", "mean-input")}) == 3

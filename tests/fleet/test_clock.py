@@ -171,3 +171,14 @@ def test_the_first_run_alone_until_the_pace_is_known_then_side_by_side(tmp_path:
     monkeypatch.setattr(Trainer, "step", watched)
     start_fleet(fleet(2, 12), tmp_path / "f", QUIET, at_once=2, limit=TimeLimit(60))
     assert order == [0] * 4 + ([0] * 4 + [1] * 4) * 2 + [1] * 4
+
+
+def test_slow_steps_have_a_pace_too():
+    time = Time()
+    limited = Clock(TimeLimit(10), time)
+    for _ in range(100):
+        time.seconds += 1
+        limited.stepped(1)
+    assert limited.fits(400, [])
+    assert limited.fits(200, [200])
+    assert not limited.fits(500, [])

@@ -93,6 +93,7 @@ def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
         ([{"recipe": "vanilla", "name": 5}], ["name must be text"]),
         *(([{"recipe": "vanilla", "name": name}], ["cannot name a run's folder"]) for name in ("a/b", "..", ".x", "", "a b")),
         ([{"recipe": "vanilla", "name": "fleet.json"}], ["'fleet.json' is taken"]),
+        ([{"recipe": "vanilla", "name": "spent.json"}], ["'spent.json' is taken"]),
         ([{"recipe": "vanilla"}, {"recipe": "vanilla"}], ["'vanilla-seed1' is taken"]),
         ([{"recipe": "vanilla", "name": "A"}, {"recipe": "vanilla", "name": "a"}], ["'a' is taken"]),
     ],

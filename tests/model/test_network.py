@@ -425,6 +425,17 @@ def test_new_weights_in_place_are_what_is_drawn_from():
     assert torch.equal(*losses)
 
 
+def test_weights_that_are_put_in_place_of_others_are_drawn_from():
+    network, other = some_network(), some_network()
+    inputs, targets = some_ids(T, B), some_ids(T, B, seed=4)
+    network.loss(inputs, targets, network.initial_state(B), KEY)
+    with torch.no_grad():
+        other.input_table.mul_(3.0)
+    network.load_state_dict(other.state_dict(), assign=True)
+    losses = [each.loss(inputs, targets, each.initial_state(B), KEY)[0].per_token for each in (network, other)]
+    assert torch.equal(*losses)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

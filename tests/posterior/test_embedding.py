@@ -223,6 +223,25 @@ def test_gradients_reach_the_weight_where_each_value_was_read(scope, granularity
         assert torch.autograd.gradcheck(lambda _, draw=draw: draw(), (table,))
 
 
+@pytest.mark.parametrize("granularity", ["word", "element"])
+def test_a_table_may_lie_in_memory_as_it_likes(granularity):
+    lying, options = weight().t().contiguous().t().requires_grad_(), {"dropout": 0.3, "dropout_granularity": "element"}
+    assert not lying.is_contiguous()
+    found = EmbeddingPosterior(lying, proposal(), granularity, **options).sample(7)
+    assert torch.equal(found, EmbeddingPosterior(weight(), proposal(), granularity, **options).sample(7))
+    found.sum().backward()
+    assert lying.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("dropout_granularity", ["word", "element"])
+def test_what_dropout_keeps_of_a_double_is_scaled_as_a_double(dropout_granularity):
+    table = weight().double()
+    found = EmbeddingPosterior(table, None, dropout=0.3, dropout_granularity=dropout_granularity).sample(7)
+    kept = found != 0
+    assert 0 < kept.sum() < kept.numel()
+    assert torch.equal(found[kept], (table * (1 / 0.7))[kept])
+
+
 def test_draws_keep_the_dtype_of_the_weight():
     for dtype in (torch.float64, torch.bfloat16):
         q = posterior("element", weight=weight().to(dtype), dropout=0.5, variance=0.1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from networks_for_tests import some_ids, some_network, tiny_config, tiny_corpus, tiny_trainer
-from varsmooth import DrawKey
+from varsmooth import DrawKey, InputError
 from varsmooth.config import Config, TrainConfig
 from varsmooth.evaluate import evaluate
 from varsmooth.model import RecurrentLanguageModel, State
@@ -338,6 +338,15 @@ def test_a_restored_trainer_goes_on_bit_for_bit(changes, stop):
     assert_same(second.tensors(), whole.tensors())
     assert second.meta() == whole.meta()
     assert second.take_means() == whole.take_means()
+
+
+def test_a_state_of_another_configuration_is_refused():
+    plain, averaged = (tiny_trainer(tiny_config("vanilla", f"train.average={decay}")) for decay in (0.0, 0.9))
+    plain.step()
+    for one, other in ((plain, averaged), (averaged, plain)):
+        with pytest.raises(InputError, match=r"do not fit: 'average\.bias' is in one of them alone"):
+            other.restore(one.tensors(), one.meta())
+    assert averaged.progress.step == 0, "and nothing was taken over"
 
 
 def test_a_gradient_that_is_not_finite_stops_before_it_reaches_the_weights():

@@ -110,12 +110,12 @@ class SmoothedEmbedding(Smoothed):
         # One column is looked up as ever, which complains of ids that the table lacks: draws do not.
         F.embedding(given, posterior.weight.detach()[:, :1])
         window, first = self.clock.columns(self._columns(given), how.scope)
-        ids, key = self._time_first(given), window.key.at(Site.INPUT)
-        if how.output == "target":
+        ids, key = _time_first(given, given.shape, how), window.key.at(Site.INPUT)
+        if how.output == "target" and posterior.smooths:
             if window.lookups > 1:
                 raise InputError("output='target' needs one look-up in a forward pass, this model makes several; use 'table'")
-            window.replaced = self._as_given(posterior.replaced(ids, key, first), given)
-        return self._finish(self._as_given(posterior.lookup(ids, key, first), given), given)
+            window.replaced = _as_given(posterior.replaced(ids, key, first), given.shape, how)
+        return self._finish(_as_given(posterior.lookup(ids, key, first), given.shape, how), given)
 
     def predicted(self, given: Tensor) -> Tensor:
         return self._finish(self.table.posterior.lookup_mean(given), given)
@@ -132,25 +132,26 @@ class SmoothedEmbedding(Smoothed):
             )
         return given.shape[0 if how.batch_first else 1]
 
-    def _time_first(self, given: Tensor) -> Tensor:
-        """Return ids as [T, B]; for a table that the batch shares their order is all the same."""
-        how = self.table.settings
-        if how.scope == "batch":
-            return given.reshape(-1, 1)
-        return given.flatten(1).t() if how.batch_first else given
-
-    def _as_given(self, found: Tensor, given: Tensor) -> Tensor:
-        """Return what was found for ``_time_first`` ids, [T, B, ...], in the shape of the ids."""
-        how = self.table.settings
-        if how.batch_first and how.scope != "batch":
-            found = found.transpose(0, 1).contiguous()
-        return found.reshape(given.shape + found.shape[2:])
-
     def _finish(self, vectors: Tensor, given: Tensor) -> Tensor:
         """Do to the vectors what the module does beside the look-up: keep gradients off padding, and what a subclass adds."""
         if self.module.padding_idx is not None:
             vectors = torch.where((given == self.module.padding_idx)[..., None], vectors.detach(), vectors)
         return vectors if is_plain(self.module) else forward_on_rows(self.module, vectors)
+
+
+def _time_first(found: Tensor, ids: torch.Size, how: Settings) -> Tensor:
+    """Return what belongs to ids of that shape, [*ids, ...], as [T, B, ...]; a table that the batch shares is as one column."""
+    rest = found.shape[len(ids) :]
+    if how.scope == "batch":
+        return found.reshape(ids.numel(), 1, *rest)
+    return found.reshape(ids[0], ids[1:].numel(), *rest).transpose(0, 1) if how.batch_first else found
+
+
+def _as_given(found: Tensor, ids: torch.Size, how: Settings) -> Tensor:
+    """Return what was found for ``_time_first`` ids, [T, B, ...], as [*ids, ...]."""
+    if how.batch_first and how.scope != "batch":
+        found = found.transpose(0, 1).contiguous()
+    return found.reshape(ids + found.shape[2:])
 
 
 def is_plain(module: nn.Embedding) -> bool:
@@ -187,29 +188,29 @@ class SmoothedHead(Smoothed):
 
     def _target(self, given: Tensor, window: Window, posterior: EmbeddingPosterior) -> Tensor:
         """Score the target by another word's vector where the input was replaced; every other logit stays."""
-        labels, replaced = _labels_and_replaced(given, window)
         drops = posterior.dropout > 0 or posterior.variance > 0
         table = _sample(posterior.unsmoothed, window) if drops else posterior.weight
         if not posterior.smooths:
             return self._score(given, table)
+        labels, replaced = _labels_and_replaced(given, window)
         wanted, targets = replaced & (labels >= 0), labels.clamp(min=0)
         if self.table.special is not None:
             wanted = wanted & ~self.table.special[targets]
-        scores = self._scores_of_others(posterior, given.reshape(*labels.shape, -1), targets, wanted, window)
+        scores = self._scores_of_others(posterior, given.reshape(*labels.shape, given.shape[-1]), targets, wanted, window)
         if self.module.bias is not None:
             scores = scores + self.module.bias[targets]
         logits = self._score(given.reshape(-1, given.shape[-1]), table)
         instead: Tensor = _Instead.apply(logits, scores.reshape(-1, 1), targets.reshape(-1, 1), wanted.reshape(-1, 1))  # type: ignore[no-untyped-call]
-        return instead.view(*given.shape[:-1], -1)
+        return instead.view(*given.shape[:-1], instead.shape[-1])
 
     def _scores_of_others(
         self, posterior: EmbeddingPosterior, hidden: Tensor, targets: Tensor, wanted: Tensor, window: Window
     ) -> Tensor:
         how, key = self.table.settings, window.key.at(Site.OUTPUT)
-        if how.batch_first:
-            hidden, targets, wanted = (part.transpose(0, 1).contiguous() for part in (hidden, targets, wanted))
+        ids = targets.shape
+        hidden, targets, wanted = (_time_first(part, ids, how).contiguous() for part in (hidden, targets, wanted))
         scores = posterior.score_replaced(hidden, targets, key, wanted, how.scope, window.first_sequence)
-        return scores.transpose(0, 1) if how.batch_first else scores
+        return _as_given(scores, ids, how)
 
 
 class _Instead(torch.autograd.Function):

@@ -30,7 +30,11 @@ class Columns:
 
     @classmethod
     def cut(cls, ids: Tensor, eos_id: int, batch: int, burn_in: int, device: torch.device) -> Self:
-        """Cut ``ids`` into at most ``batch`` columns, each of which reads the ``burn_in`` tokens before it."""
+        """Cut ``ids`` into at most ``batch`` columns, each of which reads ``burn_in`` tokens before it, a column at most."""
+        if batch < 1:
+            raise InputError(f"batch must be at least 1, got {batch}")
+        if burn_in < 0:
+            raise InputError(f"burn_in must be at least 0, got {burn_in}")
         tokens = ids.numel()
         if tokens == 0:
             raise InputError("there is no token to evaluate")

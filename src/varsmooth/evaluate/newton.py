@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 Pair: TypeAlias = tuple[float, float]
 """Of the context and of the bias."""
+STEPS = 60
+"""At most, those that are halved included."""
 
 
 class Terms(NamedTuple):
@@ -36,7 +38,7 @@ Rule: TypeAlias = Callable[[Pair, Terms], Step]
 def minimum(terms_at: Callable[[Pair], Terms], start: Pair, rule: Rule, tolerance: float) -> Pair:
     """Return the scales with the lowest loss, within ``tolerance``; a step that goes too far is halved."""
     found, best, step = start, math.inf, Step((0.0, 0.0), 0.0)
-    for _ in range(24):
+    for _ in range(STEPS):
         tried = _sum(found, step.change)
         terms = terms_at(tried)
         if terms.loss <= best:
@@ -59,8 +61,12 @@ def together(scales: Pair, terms: Terms) -> Step:
     return Step((step, step), abs(step) / scales[0])
 
 
-def apart(_: Pair, terms: Terms) -> Step:
-    """The step of two scales, each 1 at most; a bias that is the same for every word is left alone."""
+def apart(scales: Pair, terms: Terms) -> Step:
+    """The step of two scales, neither of which more than doubles, or grows or falls by more than 1 where it is small.
+
+    A step that is too long keeps its direction, which is downhill; were each scale cut off by itself, it might not be. A bias
+    that is the same for every word is left alone.
+    """
     determinant = terms.second * terms.second_bias - terms.mixed * terms.mixed
     if determinant <= 1e-9 * terms.second * terms.second_bias:
         change = (-terms.slope / max(terms.second, 1e-30), 0.0)
@@ -69,7 +75,8 @@ def apart(_: Pair, terms: Terms) -> Step:
             (terms.mixed * terms.slope_bias - terms.second_bias * terms.slope) / determinant,
             (terms.mixed * terms.slope - terms.second * terms.slope_bias) / determinant,
         )
-    context, bias = (min(max(each, -1.0), 1.0) for each in change)
+    excess = max(1.0, *(abs(each) / max(1.0, abs(scale)) for each, scale in zip(change, scales, strict=True)))
+    context, bias = change[0] / excess, change[1] / excess
     return Step((context, bias), max(abs(context), abs(bias)))
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from varsmooth.errors import InputError
 from varsmooth.evaluate import newton, output
 from varsmooth.evaluate.calibration import Judged, judge_each
 from varsmooth.evaluate.columns import Columns, Step
@@ -192,6 +193,8 @@ def read_together(
 
 def bounded_window(network: RecurrentLanguageModel, batch: int, window: int) -> int:
     """Return ``window``, or less where its gates would take too much memory."""
+    if window < 1:
+        raise InputError(f"window must be at least 1, got {window}")
     return max(1, min(window, GATE_BYTES // (16 * batch * network.stack.width)))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from varsmooth.errors import InputError
 
 WINDOW = 15.0
-"""Seconds over which the pace is taken: the compiling of the first run is soon forgotten."""
+"""Seconds over which the pace is taken, at least: the compiling of the first run is soon forgotten."""
 KNOWN = 20
 """Steps without which there is no pace."""
 MARGIN = 1.1
@@ -58,8 +58,12 @@ class Clock:
         now = self._now()
         if now - self._marks[-1][0] >= WINDOW / 30:
             self._marks.append((now, self._steps))
-            while len(self._marks) > 2 and now - self._marks[1][0] >= WINDOW:
+            while len(self._marks) > 2 and self._is_enough(now, *self._marks[1]):
                 self._marks.popleft()
+
+    def _is_enough(self, now: float, then: float, before: int) -> bool:
+        """Whether a pace could be taken from that mark on; where steps are slow, the window is longer."""
+        return now - then >= WINDOW and self._steps - before >= KNOWN
 
     def evaluated(self, seconds: float) -> None:
         """Take note of how long a run took from its last step to its end."""

@@ -150,7 +150,7 @@ def _checked(trials: list[Trial], source: str) -> list[Trial]:
     """Refuse names that cannot be folders beside each other."""
     if not trials:
         raise InputError(f"{source}: there is no run to train")
-    seen = {FLEET_FILE}
+    seen = {FLEET_FILE, SPENT_FILE}
     for trial in trials:
         if not isinstance(trial.name, str) or not NAME.fullmatch(trial.name):
             raise InputError(f"{source}: {trial.name!r} cannot name a run's folder; use letters, digits and -._+=,@")

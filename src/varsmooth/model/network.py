@@ -115,7 +115,7 @@ class RecurrentLanguageModel(nn.Module):
     @property
     def posteriors(self) -> tuple[EmbeddingPosterior, EmbeddingPosterior]:
         """q of the input table and q of the output table, as they are drawn in training."""
-        if self._posteriors is None:
+        if self._posteriors is None or self._posteriors[0].weight is not self.input_table:
             drawn = self.smoothing.drawn
             on_output = drawn if self.smoothing.output != "none" else None
             self._posteriors = (

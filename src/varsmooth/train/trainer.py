@@ -238,12 +238,17 @@ class Trainer:
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        """Go back to where ``tensors`` and ``meta`` were taken."""
+        """Go back to where ``tensors`` and ``meta`` were taken, by a run of the same configuration."""
+        kept, carried = self._shared_tensors(), _named(self.carried)
+        if differing := sorted(tensors.keys() ^ {**kept, **carried}.keys()):
+            raise InputError(
+                f"the saved state and the configuration do not fit: {differing[0]!r} is in one of them alone; "
+                "a run goes on with the configuration that it was begun with"
+            )
         self.progress = Progress(**meta["progress"])
         self.timetable.forget()
         self._sums.copy_(torch.tensor(meta["sums"], dtype=torch.float64))
         self._whole_carried = None
-        kept, carried = self._shared_tensors(), _named(self.carried)
         for name, tensor in tensors.items():
             if name in carried:
                 carried[name].copy_(tensor[:, self.columns.start : self.columns.stop])

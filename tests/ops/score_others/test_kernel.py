@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -83,6 +83,15 @@ def test_odd_shapes(count, words, width):
 
 def test_half_precision_hidden_states():
     compare(some_case(dtype=torch.bfloat16), rtol=1e-2)
+
+
+def test_a_table_in_half_precision_has_scores_in_single():
+    case = some_case(dtype=torch.bfloat16)
+    halved = replace(case, weight=case.weight.detach().bfloat16())
+    found = halved.score(reference)
+    assert found.dtype == torch.float32
+    expected = replace(case, weight=halved.weight.float()).score(reference)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
 
 def test_one_row_at_a_time(monkeypatch):

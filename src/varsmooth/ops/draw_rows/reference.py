@@ -77,7 +77,8 @@ def _element_choices(
     factor = changed = flat_source = None
     if plan.drops_words:
         # A product with 0 is faster than a masked fill of random places.
-        factor = (coin(words[0].int())[:, None] >= plan.drop_below).float().mul_(plan.scale)
+        kept = coin(words[0].int())[:, None] >= plan.drop_below
+        factor = kept.to(_factor_dtype(weight)).mul_(plan.scale)
     if not (plan.drops_elements or plan.smooths_elements):
         return factor, None, None
     elements = _Elements(weight, rows, words[2].int(), words[3].int(), plan)
@@ -94,7 +95,9 @@ class _Elements:
         self.plan = plan
         self.width = weight.shape[1]
         shape = (rows.numel(), self.width)
-        self.factor = torch.empty(shape, device=weight.device) if plan.drops_elements else None
+        # A number would be multiplied in float32, whatever the result is written to.
+        self.scale = torch.tensor(plan.scale, dtype=_factor_dtype(weight), device=weight.device)
+        self.factor = self.scale.new_empty(shape) if plan.drops_elements else None
         self.rows, self.low, self.high = _array(rows), _array(low), _array(high)
         self.dimension = _array(torch.arange(self.width, dtype=torch.int32, device=weight.device))
         # 64 bits, so that places in a table of over two thousand million elements do not overflow.
@@ -106,7 +109,7 @@ class _Elements:
         coins = element_bits(low[:, None], high[:, None], element_counter(self.dimension, Stream.COIN))
         coins >>= 32 - COIN_BITS
         if self.factor is not None:
-            torch.mul(_tensor(coins >= plan.drop_below), plan.scale, out=self.factor[piece])
+            torch.mul(_tensor(coins >= plan.drop_below), self.scale, out=self.factor[piece])
         if not plan.smooths_elements or plan.proposal is None:
             return None
         changed = _places(coins >= _array(plan.replace_from)[self.rows[piece]][:, None])
@@ -130,6 +133,10 @@ def _array(tensor: Tensor | None) -> Any:
 
 def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+
+def _factor_dtype(weight: Tensor) -> torch.dtype:
+    return torch.promote_types(weight.dtype, torch.float32)
 
 
 def _places(mask: Any) -> Any:
@@ -162,7 +169,7 @@ class _Rows(torch.autograd.Function):
         changed: Tensor | None,
         flat_source: Tensor | None,
     ) -> Tensor:
-        drawn = weight.clone() if source is None else weight[source]
+        drawn = weight.clone(memory_format=torch.contiguous_format) if source is None else weight[source].contiguous()
         if changed is not None and flat_source is not None:
             drawn.view(-1).index_copy_(0, changed, weight.reshape(-1).index_select(0, flat_source))
         if factor is not None:

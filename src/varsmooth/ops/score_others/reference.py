@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from varsmooth.draws import DrawKey
@@ -14,4 +15,5 @@ def score_others(
 ) -> Tensor:
     """As the operation of this name."""
     vectors = draw_rows(weight, ids, key, plan, places, replaces_all=True)
-    return (hidden * vectors).sum(-1).where(wanted, 0.0)
+    at_least = torch.promote_types(hidden.dtype, torch.float32)
+    return (hidden.to(at_least) * vectors).sum(-1).where(wanted, 0.0)
