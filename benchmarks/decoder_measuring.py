@@ -59,10 +59,10 @@ def best_temperature(model: Decoder, hidden: Tensor, targets: Tensor) -> float:
     """Return the temperature with the lowest loss."""
     no_bias = torch.zeros(model.head.out_features, device=hidden.device)
 
-    def terms_at(scales: newton.Pair) -> newton.Terms:
+    def terms_at(scales: newton.Pair) -> newton.Derivatives:
         chunks = _logits(model, hidden, targets)
         sums = [output.scale_terms(*chunk, no_bias, scales).sum(-1, dtype=torch.float64) for chunk in chunks]
-        return newton.Terms(*torch.stack(sums).sum(0).tolist())
+        return newton.Derivatives(*torch.stack(sums).sum(0).tolist())
 
     beta, _ = newton.minimum(terms_at, (1.0, 1.0), newton.together, tolerance=1e-4)
     return 1 / beta

@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from varsmooth.evaluate.newton import Step, Terms, apart, minimum, together
+from varsmooth.evaluate.newton import Derivatives, NewtonStep, apart, minimum, together
 
 
 def bowl(scales):
     """A quadratic with its minimum at 0.7 and 1.6, and at 1.0375 where both are the same."""
     context, bias = scales[0] - 0.7, scales[1] - 1.6
     loss = 2 * context**2 + context * bias + bias**2
-    return Terms(loss, 4 * context + bias, context + 2 * bias, 4.0, 1.0, 2.0)
+    return Derivatives(loss, 4 * context + bias, context + 2 * bias, 4.0, 1.0, 2.0)
 
 
 @pytest.mark.parametrize(("rule", "expected"), [(apart, (0.7, 1.6)), (together, (1.0375, 1.0375))])
@@ -43,21 +43,21 @@ def test_a_small_step_is_taken_without_a_look():
 def test_a_step_that_goes_too_far_is_halved():
     def far(scales, terms):
         found = apart(scales, terms)
-        return Step((3 * found.change[0], 3 * found.change[1]), 3 * found.size)
+        return NewtonStep((3 * found.change[0], 3 * found.change[1]), 3 * found.size)
 
     assert minimum(bowl, (0.9, 1.4), far, 1e-6) == pytest.approx((0.7, 1.6), abs=1e-3)
 
 
 def test_a_temperature_moves_by_a_factor_of_two_at_most_and_the_scales_by_one():
-    flat = Terms(0.0, -5.0, -5.0, 0.0, 0.0, 0.0)
-    assert together((0.3, 0.3), flat) == Step((0.3, 0.3), 1.0)
-    assert together((0.3, 0.3), flat._replace(slope=5.0, slope_bias=5.0)) == Step((-0.15, -0.15), 0.5)
-    assert apart((0.3, 0.3), flat) == Step((1.0, 0.0), 1.0), "a bias that says nothing is left alone"
+    flat = Derivatives(0.0, -5.0, -5.0, 0.0, 0.0, 0.0)
+    assert together((0.3, 0.3), flat) == NewtonStep((0.3, 0.3), 1.0)
+    assert together((0.3, 0.3), flat._replace(slope=5.0, slope_bias=5.0)) == NewtonStep((-0.15, -0.15), 0.5)
+    assert apart((0.3, 0.3), flat) == NewtonStep((1.0, 0.0), 1.0), "a bias that says nothing is left alone"
 
 
 def test_what_falls_for_ever_is_left_after_a_while():
     def falling(scales):
-        return Terms(-scales[0], -1.0, 0.0, 0.0, 0.0, 0.0)
+        return Derivatives(-scales[0], -1.0, 0.0, 0.0, 0.0, 0.0)
 
     found = minimum(falling, (1.0, 1.0), together, 1e-3)
     assert 1 < found[0] < math.inf
@@ -67,7 +67,7 @@ def valley(scales):
     """Convex, with its minimum far off along the bias and the two scales hard to tell apart."""
     context, bias = scales[0] - 0.7, scales[1] - 27.0
     loss = (context**2 + 0.18 * context * bias + 0.01 * bias**2) / 2
-    return Terms(loss, context + 0.09 * bias, 0.09 * context + 0.01 * bias, 1.0, 0.09, 0.01)
+    return Derivatives(loss, context + 0.09 * bias, 0.09 * context + 0.01 * bias, 1.0, 0.09, 0.01)
 
 
 def test_a_long_step_keeps_its_direction_so_that_a_minimum_far_off_is_reached():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,14 +16,14 @@ from rich.table import Table
 
 from varsmooth.cli.app import app
 from varsmooth.errors import InputError
-from varsmooth.evaluate import Evaluation, LanguageModel
+from varsmooth.evaluate import Evaluation, LanguageModel, PredictOrSample
 from varsmooth.experiment import corpus_of, set_threads
+from varsmooth.posterior import Predict
 from varsmooth.text.reading import decode_lines, read_lines
 from varsmooth.text.splits import Corpus, encode_file
 from varsmooth.train.build import resolve_device
 
 Split = Literal["train", "valid", "test"]
-Rule = Literal["mode", "mean", "mean-input", "sample"]
 
 
 @app.command(name="eval")
@@ -30,7 +31,7 @@ def evaluate_run(
     run: Path,
     *,
     split: Split = "test",
-    predict: Rule | None = None,
+    predict: PredictOrSample | None = None,
     samples: int = 20,
     average: Literal["arithmetic", "geometric"] = "arithmetic",
     temperature: str = "1",
@@ -98,7 +99,7 @@ def score(
     run: Path,
     file: Annotated[Path, Parameter(allow_leading_hyphen=True)] = Path("-"),
     *,
-    predict: Literal["mode", "mean", "mean-input"] | None = None,
+    predict: Predict | None = None,
 ) -> None:
     """Score each line of a text: one JSON object per line, as soon as the line is read.
 
@@ -125,7 +126,7 @@ def score(
         figures = {
             "log_probability": scored.log_probability,
             "tokens": scored.tokens,
-            "perplexity": scored.perplexity,
+            "perplexity": _finite(scored.perplexity),
             "unknown": scored.unknown,
         }
         print(json.dumps(figures), flush=True)
@@ -140,7 +141,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int = 0,
     seed: int = 0,
-    predict: Literal["mode", "mean", "mean-input"] | None = None,
+    predict: Predict | None = None,
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Continue a prompt until the line ends or enough words are written.
@@ -189,7 +190,7 @@ def _corpus(model: LanguageModel, data: str | None) -> Corpus:
     return corpus_of(config, model.vocab)
 
 
-def _temperature(model: LanguageModel, corpus: Corpus | None, rule: Rule, temperature: str) -> float:
+def _temperature(model: LanguageModel, corpus: Corpus | None, rule: PredictOrSample, temperature: str) -> float:
     if corpus is not None and temperature == "auto":
         if rule == "sample":
             raise InputError("--temperature auto goes with --predict mode, mean or mean-input; give a number with sample")
@@ -200,10 +201,15 @@ def _temperature(model: LanguageModel, corpus: Corpus | None, rule: Rule, temper
         raise InputError(f"--temperature takes a number or auto, got {temperature!r}") from None
 
 
+def _finite(perplexity: float) -> float | None:
+    """JSON has no infinity."""
+    return perplexity if math.isfinite(perplexity) else None
+
+
 def _figures(found: Evaluation, split: str) -> dict[str, object]:
     figures: dict[str, object] = {
         "split": split,
-        "perplexity": found.perplexity,
+        "perplexity": _finite(found.perplexity),
         "nll": found.nll,
         "tokens": found.tokens,
         "predict": found.predict,

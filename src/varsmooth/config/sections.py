@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from varsmooth.config.checks import Interval, checked
 from varsmooth.errors import InputError
-from varsmooth.posterior import Granularity, KLForm, OutputRule, Scope
+from varsmooth.posterior import Granularity, KLForm, OutputRule, Predict, Scope
 
 Value = TypeVar("Value")
 
@@ -30,7 +30,6 @@ NotNegative = Annotated[float, Interval(0, math.inf, "high")]
 Method = Literal["none", "noising", "variational"]
 Scheme = Literal["kneser-ney", "linear-interpolation", "absolute-discounting", "blank"]
 Tie = Literal["independent", "shared-draw"]
-Prediction = Literal["mode", "mean", "mean-input"]
 Cell = Literal["lstm", "gru"]
 Bias = Literal["zero", "unigram"]
 DropoutKind = Literal["table", "activation"]
@@ -78,7 +77,7 @@ class SmoothingConfig:
     kl: KLForm = option(
         "exact", "weights of the penalty on the tables: exact, as printed in the paper, or 1 (so without smoothing)"
     )
-    predict: Prediction = option(
+    predict: Predict = option(
         "mode", "predict with the tables as trained, with their means, or with the mean of the input table alone"
     )
 

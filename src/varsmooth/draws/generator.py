@@ -49,8 +49,7 @@ class Site(IntEnum):
     RECURRENT_VARIANCE = 3
     NOISING = 4
     OFFSET = 5
-    INITIAL = 6
-    GENERATE = 7
+    GENERATE = 7  # 6 was never drawn from; a number that changed would change draws
     INPUT_ACTIVATION = 8
     OUTPUT_ACTIVATION = 9
 
@@ -205,6 +204,17 @@ def alias_table(probs: list[float]) -> tuple[Tensor, Tensor]:
                 small.append(rich)
     half = 1 << 31
     return torch.tensor([t - half for t in threshold], dtype=torch.int32), torch.tensor(alias, dtype=torch.int32)
+
+
+def bits_of_rows(words: Words, width: int, stream: Stream) -> Tensor:
+    """Return 32 bits for each of ``width`` elements of each row."""
+    counter = element_counter(torch.arange(width, dtype=torch.int32, device=words[2].device), stream)
+    return element_bits(words[2].int()[..., None], words[3].int()[..., None], counter)
+
+
+def normals_of_rows(words: Words, width: int) -> Tensor:
+    """Return a standard normal value for each of ``width`` elements of each row."""
+    return normal(bits_of_rows(words, width, Stream.RADIUS), bits_of_rows(words, width, Stream.ANGLE))
 
 
 def normal(radius_bits: Tensor, angle_bits: Tensor) -> Tensor:

@@ -17,10 +17,9 @@ from varsmooth.dropin.finding import find_embedding, find_head, name_of, same_ta
 from varsmooth.dropin.tables import Settings, Smoothed, SmoothedEmbedding, SmoothedHead, Table
 from varsmooth.dropin.vocabulary import fitted, special_rows, without
 from varsmooth.errors import InputError, check_choice
-from varsmooth.posterior import Granularity, KLForm, OutputRule, Scope
+from varsmooth.posterior import Granularity, KLForm, OutputRule, Predict, Scope
 from varsmooth.proposal import Proposal
 
-Predict = Literal["mean", "mode", "mean-input"]
 Advance = Literal["optimizer", "manual"]
 IGNORED = -100
 """The label that losses leave out."""

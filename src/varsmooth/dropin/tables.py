@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from varsmooth.draws import Site
 from varsmooth.dropin.clock import Clock, Window, outside_compile
 from varsmooth.errors import InputError
-from varsmooth.ops.backend import kernels_for
+from varsmooth.ops.backend import gpu_autocast_dtype, kernels_for
 from varsmooth.posterior import EmbeddingPosterior, Granularity, OutputRule, Scope
 from varsmooth.proposal import Proposal
 
@@ -231,8 +231,8 @@ class _Instead(torch.autograd.Function):
 
 def _sample(posterior: EmbeddingPosterior, window: Window) -> Tensor:
     """Draw the table, on a GPU in what autocast will multiply in, so that nothing wider is written."""
-    narrow = kernels_for(posterior.weight) and torch.is_autocast_enabled("cuda")
-    return posterior.sample(window.key.at(Site.OUTPUT), dtype=torch.get_autocast_dtype("cuda") if narrow else None)
+    narrow = gpu_autocast_dtype(posterior.weight) if kernels_for(posterior.weight) else None
+    return posterior.sample(window.key.at(Site.OUTPUT), dtype=narrow)
 
 
 def _labels_and_replaced(given: Tensor, window: Window) -> tuple[Tensor, Tensor]:

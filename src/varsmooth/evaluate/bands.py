@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from varsmooth.evaluate.perplexity import perplexity_of
 
 BOUNDS = (0, 1, 10, 100, 1000)
 """The smallest training count of each band; the next band's is where it ends."""
@@ -26,10 +27,7 @@ class Band:
     @property
     def perplexity(self) -> float | None:
         """None where the band is empty."""
-        if not self.tokens:
-            return None
-        mean = self.nll / self.tokens
-        return math.exp(mean) if mean < 700 else math.inf
+        return perplexity_of(self.nll / self.tokens) if self.tokens else None
 
 
 def frequency_bands(losses: Tensor, targets: Tensor, counts: Tensor, bounds: Sequence[int] = BOUNDS) -> list[Band]:

@@ -10,7 +10,8 @@ from varsmooth.evaluate import output
 from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.reading import Evaluation, bounded_window, read, recurrent_step
-from varsmooth.model import Predict, RecurrentLanguageModel, State
+from varsmooth.model import RecurrentLanguageModel, State
+from varsmooth.posterior import Predict
 from varsmooth.train.captured import Captured
 
 

@@ -15,10 +15,12 @@ from varsmooth.config import Config
 from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
 from varsmooth.evaluate.columns import Columns
+from varsmooth.evaluate.perplexity import perplexity_of
 from varsmooth.evaluate.reading import Evaluation, Reading, read_together
 from varsmooth.evaluate.sampling import Average, columns_for, sampled
 from varsmooth.evaluate.stream import PredictOrSample, best_temperature, evaluate
-from varsmooth.model import Predict, RecurrentLanguageModel
+from varsmooth.model import RecurrentLanguageModel
+from varsmooth.posterior import Predict
 from varsmooth.text.vocab import UNK, Vocab
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.model_file import load_network
@@ -34,7 +36,7 @@ class LineScore:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(-self.log_probability / self.tokens, 700.0))
+        return perplexity_of(-self.log_probability / self.tokens)
 
 
 class LanguageModel:

@@ -12,7 +12,7 @@ STEPS = 60
 """At most, those that are halved included."""
 
 
-class Terms(NamedTuple):
+class Derivatives(NamedTuple):
     """The loss at some scales and its derivatives by them, summed over the tokens."""
 
     loss: float
@@ -23,21 +23,21 @@ class Terms(NamedTuple):
     second_bias: float
 
 
-class Step(NamedTuple):
+class NewtonStep(NamedTuple):
     change: Pair
     size: float
     """by which it is told whether the minimum is near"""
 
-    def halved(self) -> Step:
-        return Step((self.change[0] / 2, self.change[1] / 2), self.size / 2)
+    def halved(self) -> NewtonStep:
+        return NewtonStep((self.change[0] / 2, self.change[1] / 2), self.size / 2)
 
 
-Rule: TypeAlias = Callable[[Pair, Terms], Step]
+Rule: TypeAlias = Callable[[Pair, Derivatives], NewtonStep]
 
 
-def minimum(terms_at: Callable[[Pair], Terms], start: Pair, rule: Rule, tolerance: float) -> Pair:
+def minimum(terms_at: Callable[[Pair], Derivatives], start: Pair, rule: Rule, tolerance: float) -> Pair:
     """Return the scales with the lowest loss, within ``tolerance``; a step that goes too far is halved."""
-    found, best, step = start, math.inf, Step((0.0, 0.0), 0.0)
+    found, best, step = start, math.inf, NewtonStep((0.0, 0.0), 0.0)
     for _ in range(STEPS):
         tried = _sum(found, step.change)
         terms = terms_at(tried)
@@ -53,15 +53,15 @@ def minimum(terms_at: Callable[[Pair], Terms], start: Pair, rule: Rule, toleranc
     return found
 
 
-def together(scales: Pair, terms: Terms) -> Step:
+def together(scales: Pair, terms: Derivatives) -> NewtonStep:
     """The step of one scale for both, which is the inverse of a temperature: it is halved or doubled at most."""
     # A model that is sure of everything has no curvature left; it gets a long step in the right direction.
     curvature = max(terms.second + 2 * terms.mixed + terms.second_bias, 1e-30)
     step = min(max(-(terms.slope + terms.slope_bias) / curvature, -scales[0] / 2), scales[0])
-    return Step((step, step), abs(step) / scales[0])
+    return NewtonStep((step, step), abs(step) / scales[0])
 
 
-def apart(scales: Pair, terms: Terms) -> Step:
+def apart(scales: Pair, terms: Derivatives) -> NewtonStep:
     """The step of two scales, neither of which more than doubles, or grows or falls by more than 1 where it is small.
 
     A step that is too long keeps its direction, which is downhill; were each scale cut off by itself, it might not be. A bias
@@ -77,7 +77,7 @@ def apart(scales: Pair, terms: Terms) -> Step:
         )
     excess = max(1.0, *(abs(each) / max(1.0, abs(scale)) for each, scale in zip(change, scales, strict=True)))
     context, bias = change[0] / excess, change[1] / excess
-    return Step((context, bias), max(abs(context), abs(bias)))
+    return NewtonStep((context, bias), max(abs(context), abs(bias)))
 
 
 def _sum(scales: Pair, change: Pair) -> Pair:

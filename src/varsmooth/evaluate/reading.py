@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +16,11 @@ from varsmooth.errors import InputError
 from varsmooth.evaluate import newton, output
 from varsmooth.evaluate.calibration import Judged, judge_each
 from varsmooth.evaluate.columns import Columns, Step
+from varsmooth.evaluate.perplexity import perplexity_of
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.side_by_side import SideBySide
-from varsmooth.model import Predict, RecurrentLanguageModel, Tables
+from varsmooth.model import RecurrentLanguageModel, Tables
+from varsmooth.posterior import Predict
 
 HIDDEN_BYTES = {"cpu": 1 << 30, "cuda": 1 << 33}
 """Hidden states kept, at most (on a GPU also a quarter of what is free); a stream with more is read for every question."""
@@ -45,7 +46,7 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.nll) if self.nll < 700 else math.inf
+        return perplexity_of(self.nll)
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,9 @@ class Reading:
             start = part._best(start, rule, tolerance)
         bias = self.network.bias.float()
 
-        def terms_at(scales: newton.Pair) -> newton.Terms:
+        def terms_at(scales: newton.Pair) -> newton.Derivatives:
             terms = self._figures(partial(output.scale_terms, bias=bias, scales=scales))
-            return newton.Terms(*terms.sum(-1, dtype=torch.float64).tolist())
+            return newton.Derivatives(*terms.sum(-1, dtype=torch.float64).tolist())
 
         return newton.minimum(terms_at, start, rule, tolerance)
 

@@ -13,7 +13,8 @@ from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.reading import Evaluation, read
 from varsmooth.evaluate.sampling import Average, exhausted, sampled
-from varsmooth.model import Predict, RecurrentLanguageModel, Tables
+from varsmooth.model import RecurrentLanguageModel, Tables
+from varsmooth.posterior import Predict
 
 PredictOrSample = Predict | Literal["sample"]
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from varsmooth.config import Config
 from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel, Reading, Scales, calibration_of, frequency_bands
-from varsmooth.model import Predict, RecurrentLanguageModel
+from varsmooth.model import RecurrentLanguageModel
+from varsmooth.posterior import Predict
 from varsmooth.text import Corpus
 from varsmooth.train.lane import settled
 

@@ -20,7 +20,7 @@ from varsmooth.files import UMASK, sync_folder
 from varsmooth.hf.card import card
 from varsmooth.hf.modeling import VarsmoothForCausalLM
 from varsmooth.hf.tokenizer import tokenizer_of
-from varsmooth.model import Predict
+from varsmooth.posterior import Predict
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.model_file import refuse_without_model
 

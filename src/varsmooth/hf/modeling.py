@@ -19,7 +19,7 @@ from varsmooth.evaluate import LanguageModel
 from varsmooth.hf.configuration import VarsmoothConfig
 from varsmooth.hf.state import RecurrentState, State
 from varsmooth.hf.weights import configuration, generation, weights
-from varsmooth.model import Predict
+from varsmooth.posterior import Predict
 
 RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 

@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 
 from varsmooth.evaluate import LanguageModel
 from varsmooth.hf.configuration import VarsmoothConfig
-from varsmooth.model import Predict
+from varsmooth.posterior import Predict
 
 
 def configuration(model: LanguageModel, predict: Predict, temperature: float = 1.0) -> VarsmoothConfig:

@@ -15,7 +15,7 @@ from varsmooth.errors import InputError, check_choice
 from varsmooth.model.activations import dropped
 from varsmooth.model.recurrent import RecurrentStack
 from varsmooth.model.recurrent_run import State
-from varsmooth.ops.backend import Branch
+from varsmooth.ops.backend import Branch, gpu_autocast_dtype
 from varsmooth.ops.draw_matrices import Dropout
 from varsmooth.ops.draw_rows import GradientSink
 from varsmooth.ops.noise import noise, noise_inputs
@@ -25,6 +25,7 @@ from varsmooth.posterior import (
     KLForm,
     OutputLoss,
     OutputRule,
+    Predict,
     Scope,
     kl_weights,
     output_loss,
@@ -33,7 +34,6 @@ from varsmooth.proposal import Proposal
 
 DropoutKind = Literal["table", "activation"]
 Method = Literal["none", "noising", "variational"]
-Predict = Literal["mode", "mean", "mean-input"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class Smoothing:
     def drawn(self) -> Proposal | None:
         """The proposal that tables are drawn with: none unless the method is variational."""
         return self.proposal if self.method == "variational" else None
+
+    @property
+    def drawn_on_output(self) -> Proposal | None:
+        """The same for the output table."""
+        return self.drawn if self.output != "none" else None
 
     @property
     def table_dropout(self) -> float:
@@ -116,11 +121,10 @@ class RecurrentLanguageModel(nn.Module):
     def posteriors(self) -> tuple[EmbeddingPosterior, EmbeddingPosterior]:
         """q of the input table and q of the output table, as they are drawn in training."""
         if self._posteriors is None or self._posteriors[0].weight is not self.input_table:
-            drawn = self.smoothing.drawn
-            on_output = drawn if self.smoothing.output != "none" else None
+            how = self.smoothing
             self._posteriors = (
-                self._posterior(self.input_table, drawn, self.smoothing.scope, self.smoothing.table_dropout),
-                self._posterior(self.output_table, on_output, "batch", self.smoothing.table_dropout),
+                self._posterior(self.input_table, how.drawn, how.scope, how.table_dropout),
+                self._posterior(self.output_table, how.drawn_on_output, "batch", how.table_dropout),
             )
         return self._posteriors
 
@@ -141,7 +145,7 @@ class RecurrentLanguageModel(nn.Module):
         # The output table depends on the weights alone, so it can be drawn while the stack, which leaves room, runs.
         branch = Branch(self.input_table)
         own_sink = sink if self.own_output_table is None else GradientSink.of(self.own_output_table)
-        vectors = q_input.lookup(inputs, input_key, first_sequence, dtype=self._vector_dtype, sink=sink)
+        vectors = q_input.lookup(inputs, input_key, first_sequence, dtype=gpu_autocast_dtype(self.input_table), sink=sink)
         activation = smoothing.activation_dropout
         if activation is not None:
             vectors = dropped(vectors, activation, key.at(Site.INPUT_ACTIVATION), first_sequence)
@@ -185,10 +189,9 @@ class RecurrentLanguageModel(nn.Module):
         if predict == "mode":
             return Tables(self.input_table, self.output_table)
         smoothing = self.smoothing
-        on_output = smoothing.drawn if smoothing.output != "none" and predict == "mean" else None
         return Tables(
             EmbeddingPosterior(self.input_table, smoothing.proposal).mean(),
-            EmbeddingPosterior(self.output_table, on_output).mean(),
+            EmbeddingPosterior(self.output_table, smoothing.drawn_on_output if predict == "mean" else None).mean(),
         )
 
     def logits(self, inputs: Tensor, state: State, tables: Tables) -> tuple[Tensor, State]:
@@ -203,8 +206,7 @@ class RecurrentLanguageModel(nn.Module):
             return self.logits(noise_inputs(inputs, smoothing.proposal, key.at(Site.NOISING)), state, self.tables("mode"))
         input_key = key.at(Site.INPUT)
         q_input = self._posterior(self.input_table, smoothing.drawn, smoothing.scope, dropout=0.0)
-        on_output = smoothing.drawn if smoothing.output != "none" else None
-        q_output = self._posterior(self.output_table, on_output, "batch", dropout=0.0)
+        q_output = self._posterior(self.output_table, smoothing.drawn_on_output, "batch", dropout=0.0)
         hidden, state = self.stack(q_input.lookup(inputs, input_key), state, None)
         table = q_output.sample(input_key if smoothing.shared_draw else key.at(Site.OUTPUT))
         return F.linear(hidden, table[: self.words], self.bias), state
@@ -219,21 +221,13 @@ class RecurrentLanguageModel(nn.Module):
     def _table_weights(self) -> tuple[Tensor | None, Tensor | None]:
         """c_v of the input table's rows and of those of an output table of its own; None for all ones."""
         if self._kl_weights is None:
-            drawn = self.smoothing.drawn
-            self._kl_weights = self._weights(drawn), self._weights(drawn if self.smoothing.output != "none" else None)
+            self._kl_weights = self._weights(self.smoothing.drawn), self._weights(self.smoothing.drawn_on_output)
         return self._kl_weights
 
     def _weights(self, proposal: Proposal | None) -> Tensor | None:
         if proposal is None or proposal.silent or self.smoothing.kl == "plain":
             return None
         return kl_weights(proposal, len(self.input_table), self.smoothing.kl).to(self.input_table)
-
-    @property
-    def _vector_dtype(self) -> torch.dtype | None:
-        """What the stack will compute in, if autocast says so on a GPU; else that of the table."""
-        if self.input_table.is_cuda and torch.is_autocast_enabled("cuda"):
-            return torch.get_autocast_dtype("cuda")
-        return None
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         """Moving the module moves the tables, so the proposal goes with them and what rests on them is made anew."""

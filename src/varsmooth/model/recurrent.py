@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from varsmooth.draws import DrawKey, Site
 from varsmooth.errors import InputError, check_choice
 from varsmooth.model.recurrent_engine import chosen_engine, run_cudnn, run_persistent
-from varsmooth.model.recurrent_noise import DropoutKind, DropoutScope, RecurrentNoise
+from varsmooth.model.recurrent_noise import RecurrentKind, RecurrentNoise, RecurrentScope
 from varsmooth.model.recurrent_run import (
     GATES,
     Cell,
@@ -40,8 +40,8 @@ class RecurrentStack(nn.Module):
         layers: int,
         *,
         dropout: float = 0.0,
-        dropout_kind: DropoutKind = "rows",
-        dropout_scope: DropoutScope = "batch",
+        dropout_kind: RecurrentKind = "rows",
+        dropout_scope: RecurrentScope = "batch",
         variance: float = 0.0,
     ) -> None:
         super().__init__()

@@ -18,12 +18,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from varsmooth.draws import DrawKey, Site, Stream, Words, normal, row_words
+from varsmooth.draws import DrawKey, Site, Words, normals_of_rows, row_words
 from varsmooth.errors import InputError, check_choice
-from varsmooth.ops.draw_matrices import Dropout, bits_of_rows, column_factors
+from varsmooth.ops.draw_matrices import Dropout, column_factors
 
-DropoutKind = Literal["rows", "dropconnect", "update"]
-DropoutScope = Literal["batch", "sequence"]
+RecurrentKind = Literal["rows", "dropconnect", "update"]
+RecurrentScope = Literal["batch", "sequence"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class RecurrentNoise:
     """
 
     dropout: float
-    kind: DropoutKind
-    scope: DropoutScope
+    kind: RecurrentKind
+    scope: RecurrentScope
     variance: float
     dropping: Dropout = field(init=False, repr=False)
 
@@ -47,8 +47,8 @@ class RecurrentNoise:
             raise InputError(f"dropout must be in [0, 1), got {self.dropout}")
         if not 0 <= self.variance < float("inf"):
             raise InputError(f"variance must be finite and at least 0, got {self.variance}")
-        check_choice("dropout_kind", self.kind, get_args(DropoutKind))
-        check_choice("dropout_scope", self.scope, get_args(DropoutScope))
+        check_choice("dropout_kind", self.kind, get_args(RecurrentKind))
+        check_choice("dropout_scope", self.scope, get_args(RecurrentScope))
         if self.kind == "dropconnect" and self.scope == "sequence":
             raise InputError(
                 "dropout_kind 'dropconnect' has no dropout_scope 'sequence'; use dropout_scope 'batch' or dropout_kind 'rows'"
@@ -92,7 +92,8 @@ class RecurrentNoise:
         if self.variance == 0:
             return [None] * len(matrices)
         words = _matrix_words(key.at(Site.RECURRENT_VARIANCE), matrices)
-        return [self.variance**0.5 * _normals(_of_row(words, m), matrix) for m, matrix in enumerate(matrices)]
+        normals = [normals_of_rows(_of_row(words, m), matrix.shape[-1]).to(matrix) for m, matrix in enumerate(matrices)]
+        return [self.variance**0.5 * each for each in normals]
 
     def _element_factors(self, key: DrawKey, matrices: list[Tensor]) -> list[Tensor]:
         words = _matrix_words(key, matrices)
@@ -112,8 +113,3 @@ def _matrix_words(key: DrawKey, matrices: list[Tensor]) -> Words:
 def _of_row(words: Words, index: int) -> Words:
     w0, w1, w2, w3 = (word[index] for word in words)
     return w0, w1, w2, w3
-
-
-def _normals(words: Words, like: Tensor) -> Tensor:
-    radius, angle = (bits_of_rows(words, like.shape[-1], stream) for stream in (Stream.RADIUS, Stream.ANGLE))
-    return normal(radius, angle).to(like.dtype)

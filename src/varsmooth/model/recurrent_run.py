@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from varsmooth.ops.backend import gpu_autocast_dtype
+
 Cell = Literal["lstm", "gru"]
 State: TypeAlias = tuple[Tensor, ...]
 """(h, c) of an LSTM, (h,) of a GRU; h comes first."""
@@ -76,7 +78,7 @@ def has_bfloat16_lstm() -> bool:
 
 def compute_dtype(inputs: Tensor) -> torch.dtype:
     """Return the type that the layers run in: autocast's on a GPU, else that of the inputs."""
-    return torch.get_autocast_dtype("cuda") if inputs.is_cuda and torch.is_autocast_enabled("cuda") else inputs.dtype
+    return gpu_autocast_dtype(inputs) or inputs.dtype
 
 
 def call_fused(cell: Cell, weights: list[Tensor], inputs: Tensor, state: State) -> tuple[Tensor, State]:

@@ -24,6 +24,12 @@ def kernels_for(tensor: Tensor) -> bool:
     return tensor.is_cuda and has_triton() and not _reference_only.get()
 
 
+def gpu_autocast_dtype(tensor: Tensor) -> torch.dtype | None:
+    """Return what products of a tensor on a GPU will be computed in, where autocast says so; kernels, which it does not see
+    into, follow it by themselves."""
+    return torch.get_autocast_dtype("cuda") if tensor.is_cuda and torch.is_autocast_enabled("cuda") else None
+
+
 @contextmanager
 def reference_only() -> Iterator[None]:
     """Within this block every operation runs as its reference, on any device."""

@@ -18,6 +18,8 @@ from varsmooth.proposal import Proposal
 
 Granularity = Literal["word", "element"]
 Scope = Literal["sequence", "batch", "position"]
+Predict = Literal["mode", "mean", "mean-input"]
+"""By which tables a model predicts: as they are, by their means, or by that of the input alone."""
 
 
 class EmbeddingPosterior:
@@ -122,7 +124,7 @@ class EmbeddingPosterior:
         dtype: torch.dtype | None = None,
         sink: GradientSink | None = None,
     ) -> Tensor:
-        """Return, for ids [T, B], the vectors [T, B, D] of other words drawn from the proposal, keyed by (sequence, word).
+        """Return, for ids [T, B], the vectors [T, B, D] of other words drawn from the proposal, each shared as ``scope`` says.
 
         Dropout and variance are those of the batch's table (``sample(key)`` of batch scope) at the rows ``ids``.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def cosine(step: int, steps: int, final: float) -> float:
-    """Fall from 1 at step 0 to ``final`` at the last step, along half a cosine."""
+    """Fall from 1 at step 0 to ``final`` after the last step, along half a cosine."""
     return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps))
 
 

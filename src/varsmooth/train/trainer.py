@@ -57,7 +57,7 @@ class Progress:
 
 
 class Trainer:
-    """Steps a network through its text. A step is a function of the weights, the moments and the step number alone.
+    """Steps a network through its text. A step is a function of weights, moments, carried state and step number alone.
 
     Everything that a step reads and writes lies in tensors whose places never change, so that on a GPU it is captured once as
     a CUDA graph and replayed; the host only counts. Of several ``ranks`` each holds all weights and its columns of the batch.

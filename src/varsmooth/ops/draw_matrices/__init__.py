@@ -8,10 +8,10 @@ from torch import Tensor
 from varsmooth.draws import DrawKey
 from varsmooth.ops.backend import kernels_for
 from varsmooth.ops.draw_matrices import reference
-from varsmooth.ops.draw_matrices.dropout import Dropout, bits_of_rows, column_factors
+from varsmooth.ops.draw_matrices.dropout import Dropout, column_factors
 from varsmooth.ops.draw_matrices.reference import DrawnWeights
 
-__all__ = ["DrawnWeights", "Dropout", "bits_of_rows", "column_factors", "draw_matrices", "has_kernel"]
+__all__ = ["DrawnWeights", "Dropout", "column_factors", "draw_matrices", "has_kernel"]
 
 
 def has_kernel(weight: Tensor) -> bool:

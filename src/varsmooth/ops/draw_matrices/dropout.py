@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from varsmooth.draws import DrawKey, Stream, Words, coin, coin_threshold, element_bits, element_counter, row_words
+from varsmooth.draws import DrawKey, Stream, Words, bits_of_rows, coin, coin_threshold, row_words
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,3 @@ def column_factors(dropout: Dropout, key: DrawKey, matrices: list[Tensor], seque
     position = torch.arange(1, len(matrices), device=device)[:, None]
     words = row_words(key, torch.zeros_like(sequences), sequences, position)
     return list(dropout.factor(words, matrices[0].shape[-1], matrices[0].dtype))
-
-
-def bits_of_rows(words: Words, width: int, stream: Stream) -> Tensor:
-    """Return 32 bits for each of ``width`` elements of each row."""
-    counter = element_counter(torch.arange(width, dtype=torch.int32, device=words[2].device), stream)
-    return element_bits(words[2].int()[..., None], words[3].int()[..., None], counter)

@@ -17,7 +17,7 @@ from varsmooth.draws import (
     coin,
     element_bits,
     element_counter,
-    normal,
+    normals_of_rows,
     pick,
     row_words,
 )
@@ -149,12 +149,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _gaussian(drawn: Tensor, words: Words, plan: DrawPlan) -> Tensor:
-    dimension = torch.arange(drawn.shape[1], dtype=torch.int32, device=drawn.device)
-    radius, angle = (
-        element_bits(words[2].int()[:, None], words[3].int()[:, None], element_counter(dimension, stream))
-        for stream in (Stream.RADIUS, Stream.ANGLE)
-    )
-    return (plan.deviation * normal(radius, angle)).to(drawn.dtype)
+    return (plan.deviation * normals_of_rows(words, drawn.shape[1])).to(drawn.dtype)
 
 
 class _Rows(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Layers of an LSTM as a plain loop over time: the definition, and the CPU path."""
+"""Layers of an LSTM as a plain loop over time: the definition, which the kernel is held against."""
 
 from __future__ import annotations
 
