@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from commands_for_tests import Run, refused
 from sweeps_for_tests import empty_database, write_text
+from varsmooth.cli import main
 from varsmooth.cli.sweep_processes import environment_for
 from varsmooth.fleet.trials import seconds_of
 
@@ -66,13 +69,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def out(folder: Path) -> Path:
-    return prepared(folder / "out")
+    """A sweep that has ended; beside it lies what it printed, in shown.json."""
+    out = prepared(folder / "out")
+    with redirect_stdout(StringIO()) as shown, pytest.raises(SystemExit) as left:
+        main(["sweep", str(write_study(folder)), "--out", str(out), "--json"])
+    assert left.value.code == 0
+    (folder / "shown.json").write_text(shown.getvalue())
+    return out
 
 
-def test_a_sweep_ends_with_the_best_of_each_arm(run: Run, folder: Path, out: Path) -> None:
-    status, shown, _ = run("sweep", write_study(folder), "--out", out, "--json")
-    assert status == 0
-    found = json.loads(shown)
+def test_a_sweep_ends_with_the_best_of_each_arm(folder: Path, out: Path) -> None:
+    found = json.loads((folder / "shown.json").read_text())
     assert found["finished"]
     assert [(arm["arm"], arm["used"]["trials"], len(arm["seeds"])) for arm in found["arms"]] == [
         ("vanilla", 2, 1),
@@ -114,8 +121,7 @@ def test_the_same_command_again_says_the_same(run: Run, folder: Path, out: Path)
 
 
 def test_what_a_sweep_took_is_kept_and_added_up(run: Run, folder: Path, out: Path) -> None:
-    before = seconds_of(out)
-    assert 0 < before < 600, "of the tests before"
+    assert 0 < seconds_of(out) < 600
     (out / "spent.json").write_text('{"seconds": 1000.0}')
     assert run("sweep", write_study(folder), "--out", out)[0] == 0
     assert 1000 <= seconds_of(out) < 1100
