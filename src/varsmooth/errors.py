@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+NO_MEMORY_SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "Storage size calculation overflowed")
+
 
 class InputError(ValueError):
     """Bad input or a bad flag; the message is one line that names the culprit and the fix.
@@ -24,3 +26,8 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     known = list(choices)
     if value not in known:
         raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was no room for what was asked for; on a CPU torch says so in words alone."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in NO_MEMORY_SIGNS)

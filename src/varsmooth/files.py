@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from varsmooth.errors import InputError
+
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replace ``path`` by ``data``: a crash at any moment leaves the old file or the new one, never a mixture."""
@@ -24,6 +26,13 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def check_place(path: Path, name: str) -> None:
+    """Refuse a path below something that is not a folder, before long work whose result is to be written there."""
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir():
+        raise InputError(f"{name} {path}: {nearest} is a file, not a folder")
 
 
 def sync_folder(folder: Path) -> None:

@@ -117,6 +117,10 @@ def test_another_file_is_never_added_to(tmp_path: Path, text: str) -> None:
     assert path.read_bytes() == text.encode("latin-1")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_no_file_and_a_file_no_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         check_csv(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match=r"--csv .*file/below/rows.csv: .*file is a file, not a folder"):
+        check_csv(tmp_path / "file" / "below" / "rows.csv")
+    check_csv(tmp_path / "new" / "rows.csv")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from processes_for_tests import PATIENCE, started
+from varsmooth.cli.output import open_streams
 
 FULL = Path("/dev/full")
 TRAINING = ["--data", "python", "--recipe", "vanilla/small", "--set", "model.hidden=8", "--set", "data.max_tokens=1500"]
@@ -51,3 +54,20 @@ def test_figures_that_cannot_be_written_are_told_of_in_one_line() -> None:
         status, complaint = outcome("recipes", stdout=full)
     assert (status, complaint.count("\n")) == (2, 1)
     assert "No space left on device" in complaint
+
+
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_a_stream_that_is_closed_is_an_empty_one(monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    monkeypatch.setattr(sys, closed, None)
+    open_streams()
+    stream = getattr(sys, closed)
+    with stream:
+        assert stream.read() == "" if closed == "stdin" else stream.write("into the void") == 13
+
+
+def test_what_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    open_streams()
+    print("日本 café", flush=True)
+    assert written.getvalue() == b"\\u65e5\\u672c caf\\xe9\n"

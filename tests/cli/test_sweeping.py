@@ -195,6 +195,7 @@ def test_a_database_that_is_gone_or_whose_password_is_not_kept(run: Run, folder:
         (["quick", "--out", "OUT", "--at-once", "0"], ["--at-once", "at least 1"]),
         (["quick", "--out", "OUT", "--storage", "mysql://host/db"], ["--storage", "postgresql://"]),
         (["quick", "--out", "OUT", "--set", "train.steps=3"], ["train.steps", "budget"]),
+        (["quick", "--out", "OUT", "--set", "train.lr=0.009"], ["--set train.lr: the study searches over it"]),
         (["quick", "--out", "OUT", "--grace", "0"], ["--grace"]),
         (["show", "OUT"], ["not the folder of a sweep"]),
         (["tell", "OUT", "--out", "OUT"], ["not the folder of a sweep"]),

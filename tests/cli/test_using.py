@@ -104,6 +104,10 @@ def test_a_run_can_be_resumed_from_another_folder(
         (["--set", "train.device=cuda"], ["train.device", "no GPU"]),
         (["--recipe", "vanila"], ["vanila", "did you mean 'vanilla'"]),
         (["--recipe", "missing.toml"], ["missing.toml"]),
+        (["--recipe", ""], ["--recipe is empty"]),
+        (["--set", "model.hidden=1000000000"], ["out of memory", "model.hidden"]),
+        (["--set", "model.layers=1000000000"], ["model.layers", "1000"]),
+        (["--set", "train.threads=100000"], ["train.threads", "1024"]),
         (["--data", "nowhere-at-all"], ["nowhere-at-all"]),
         (["--steps", "3"], ["--steps"]),
     ],
@@ -129,6 +133,41 @@ def test_an_existing_run_is_not_overwritten(run: Run, text: Path, trained: Path)
     before = (trained / "model.safetensors").read_bytes()
     refused(run("train", "--data", text, *settings(), "--out", trained), "--resume")
     assert (trained / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["café", "日本", "😀"])
+def test_a_folder_may_have_any_name(run: Run, text: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(text, tmp_path / name)
+    assert run("train", "--data", tmp_path / name, *settings(), "--out", tmp_path / "run")[0] == 0
+    assert run("eval", tmp_path / "run")[0] == 0
+
+
+def test_a_text_that_has_changed_is_told_of(run: Run, text: Path, tmp_path: Path) -> None:
+    shutil.copytree(text, tmp_path / "text")
+    assert run("train", "--data", tmp_path / "text", *settings(), "--out", tmp_path / "run")[0] == 0
+    assert run("eval", tmp_path / "run")[2] == ""
+    (tmp_path / "text" / "test.txt").write_text(TEXT)
+    status, _, told = run("eval", tmp_path / "run")
+    assert (status, told) == (0, "varsmooth: warning: the test text has changed since this run was trained\n")
+    assert run("eval", tmp_path / "run", "--data", tmp_path / "text")[2] == "", "it was asked for"
+
+
+def test_what_cannot_be_said_in_json_is_null(run: Run, trained: Path) -> None:
+    status, shown, _ = run("eval", trained, "--temperature", "1e-5", "--json")
+    assert status == 0
+    assert json.loads(shown, parse_constant=pytest.fail)["perplexity"] is None
+    for verb in (["eval"], ["generate", "--prompt", "the"]):
+        refused(run(verb[0], trained, *verb[1:], "--temperature", "1e-40"), "temperature", "at least 1e-06")
+
+
+def test_draws_are_for_sampling_alone(run: Run, trained: Path) -> None:
+    refused(run("eval", trained, "--samples", "3"), "--samples goes with --predict sample", "the mean")
+    refused(run("eval", trained, "--average", "geometric"), "--average goes with --predict sample")
+    refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples must be at least 1")
+
+
+def test_a_prompt_may_begin_with_a_hyphen(run: Run, trained: Path) -> None:
+    assert run("generate", trained, "--prompt", "-5 degrees")[0] == 0
 
 
 @pytest.mark.parametrize("predict", ["mode", "mean", "mean-input"])

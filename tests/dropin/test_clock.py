@@ -55,6 +55,15 @@ def test_an_optimiser_without_the_table_does_not():
     assert handle.current_step == 1
 
 
+@pytest.mark.parametrize("step", ["a", 1.5, torch.tensor([1, 2]), torch.tensor(1.5)])
+def test_what_is_no_step_is_refused_and_changes_nothing(step):
+    handle = smooth(recurrent(), proposal(), advance="manual")
+    handle.step(3)
+    with pytest.raises(InputError, match="a step is one integer"):
+        handle.step(step)
+    assert handle.current_step == 3
+
+
 def test_steps_by_hand():
     model = recurrent()
     handle = smooth(model, proposal(), advance="manual")

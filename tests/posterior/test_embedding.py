@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from varsmooth import Counts, EmbeddingPosterior, Proposal
+from varsmooth import Counts, EmbeddingPosterior, InputError, Proposal
 from varsmooth.draws import DrawKey, Site
 from varsmooth.ops.draw_rows import DrawPlan, reference
 
@@ -333,6 +333,11 @@ def test_bad_arguments_are_named(arguments, name):
 def test_bad_ids_and_forms_are_named():
     with pytest.raises(ValueError, match="ids"):
         posterior().lookup(torch.zeros(3, dtype=torch.int64), 1)
+    for wrong in (window() - 1 - window().max(), window() + V):
+        with pytest.raises(InputError, match=rf"ids must be in \[0, {V}\), the rows of the table, got"):
+            posterior().lookup(wrong, 1)
+    with pytest.raises(InputError, match="ids must be integers, got float32"):
+        posterior().lookup(window().float(), 1)
     with pytest.raises(ValueError, match="did you mean 'exact'"):
         posterior().kl("exakt")
     with pytest.raises(ValueError, match="granularity 'word'"):

@@ -14,7 +14,7 @@ from rich.table import Table
 from varsmooth.bench.findings import Check, Findings, Measurement
 from varsmooth.bench.targets import vocabulary_name
 from varsmooth.errors import InputError
-from varsmooth.files import write_atomically
+from varsmooth.files import check_place, write_atomically
 
 RUN_COLUMNS = ("time", "device", "torch", "triton", "python", "varsmooth", "commit")
 MODEL_COLUMNS = ("group", "quantity", "size", "vocabulary", "scheme")
@@ -66,6 +66,7 @@ def failure_lines(failures: Sequence[Check]) -> list[str]:
 
 def check_csv(path: Path) -> None:
     """Refuse, before anything is measured, a file that rows cannot be added to."""
+    check_place(path, "--csv")
     if path.is_dir():
         raise InputError(f"--csv {path}: is a folder; name a file")
     if path.exists() and _header(path) != ",".join(COLUMNS):

@@ -10,8 +10,8 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 from rich.console import Console
 
-from varsmooth.cli.output import drop_output
-from varsmooth.errors import InputError
+from varsmooth.cli.output import drop_output, open_streams
+from varsmooth.errors import InputError, is_out_of_memory
 from varsmooth.version import VERSION
 
 BAD_INPUT = 2
@@ -30,12 +30,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and leave with its status: 0, 2 for bad input, 128 + n after signal n."""
     # Of no use to anyone: torch warns when autograd's thread meets cuBLAS before it has a context, and then makes one.
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
+    open_streams()
     try:
         status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value", console=Console())
     except CycloptsError as error:
         _fail(str(error))
     except InputError as error:
         _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _fail("out of memory: lower train.batch, model.hidden, model.layers or the size of the data")
     except BrokenPipeError:
         drop_output()  # the reader has gone (varsmooth score ... | head): leave quietly
         sys.exit(128 + signal.SIGPIPE)

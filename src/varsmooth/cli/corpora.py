@@ -247,6 +247,8 @@ def prepare_(
     if data in DESCRIPTIONS and data not in KNOWN:
         raise InputError(f"{data} is built in: there is nothing to prepare")
     _, folder = text_folder(data, data_dir)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
     begin = time.perf_counter()
     found = prepare(folder, min_count=min_count, max_words=max_words, max_tokens=max_tokens, workers=workers)
     seconds = time.perf_counter() - begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Any, TextIO, cast
 
 from rich.console import Console
@@ -36,6 +37,16 @@ class Lasting:
     def _lose(self) -> None:
         self._gone = True
         drop_output()
+
+
+def open_streams() -> None:
+    """Make standard input and output usable: one that was closed is empty, and characters that it cannot encode are escaped."""
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def lasting_console() -> Console:

@@ -239,7 +239,7 @@ def show(
 
 
 def _settings(data: str | None, settings: list[str] | None) -> list[str]:
-    return [*([f"data.name={json.dumps(data)}"] if data else []), *(settings or [])]
+    return [*([f"data.name={json.dumps(data, ensure_ascii=False)}"] if data else []), *(settings or [])]
 
 
 def _options(storage: str | None, data: str | None, settings: list[str] | None, take_back: bool) -> list[str]:

@@ -98,8 +98,11 @@ def train(
     reporting = Reporting(errors if json_ else lasting_console(), tensorboard)
     if data == "":
         raise InputError("--data is empty; give a data set's name or a folder, or leave it out")
+    if recipe == "":
+        raise InputError("--recipe is empty; give a recipe's name or a .toml file, or leave it out for vanilla")
     texts = {"data.name": data, "data.data_dir": None if data_dir is None else str(data_dir.absolute())}
-    settings = [*(f"{key}={json.dumps(value)}" for key, value in texts.items() if value is not None), *(set_ or [])]
+    quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in texts.items() if value is not None}
+    settings = [*(f"{key}={value}" for key, value in quoted.items()), *(set_ or [])]
     if processes() > 1 and (fleet is not None or (resume is not None and is_fleet(resume))):
         raise InputError("--fleet trains its runs in one process: start it without torchrun")
     if resume is not None:

@@ -14,14 +14,15 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from varsmooth.cli.app import app
+from varsmooth.cli.app import app, errors
 from varsmooth.errors import InputError
-from varsmooth.evaluate import Evaluation, LanguageModel, PredictOrSample
+from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample
 from varsmooth.experiment import corpus_of, set_threads
 from varsmooth.posterior import Predict
 from varsmooth.text.reading import decode_lines, read_lines
 from varsmooth.text.splits import Corpus, encode_file
 from varsmooth.train.build import resolve_device
+from varsmooth.train.folder import RunFolder
 
 Split = Literal["train", "valid", "test"]
 
@@ -32,8 +33,8 @@ def evaluate_run(
     *,
     split: Split = "test",
     predict: PredictOrSample | None = None,
-    samples: int = 20,
-    average: Literal["arithmetic", "geometric"] = "arithmetic",
+    samples: int | None = None,
+    average: Average | None = None,
     temperature: str = "1",
     batch: int = 1,
     seed: int = 0,
@@ -81,12 +82,18 @@ def evaluate_run(
         raise InputError(f"--batch must be at least 1, got {batch}")
     model = _load(run, str(resolve_device(device)))
     rule = predict or model.predict
+    for flag, given in (("--samples", samples), ("--average", average)):
+        if given is not None and rule != "sample":
+            raise InputError(f"{flag} goes with --predict sample, and this predicts by the {rule}")
     file = data if data is not None and Path(data).is_file() else None
     # One file has no development set of its own.
     corpus = None if file and temperature != "auto" else _corpus(model, None if file else data)
     degree = _temperature(model, corpus, rule, temperature)
+    if corpus is not None and data is None:
+        _tell_of_changes(run, corpus)
     ids = encode_file(Path(file), model.vocab) if file else getattr(corpus, split)
-    found = model.evaluate(ids, rule, degree, batch=batch, samples=samples, average=average, seed=seed)
+    count, kind = 20 if samples is None else samples, average or "arithmetic"
+    found = model.evaluate(ids, rule, degree, batch=batch, samples=count, average=kind, seed=seed)
     part = Path(file).name if file else split
     if json_:
         print(json.dumps(_figures(found, part)))
@@ -136,7 +143,7 @@ def score(
 def generate(
     run: Path,
     *,
-    prompt: str,
+    prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
     words: int = 30,
     temperature: float = 1.0,
     top_k: int = 0,
@@ -180,6 +187,14 @@ def _load(run: Path, device: str = "cpu") -> LanguageModel:
     model = LanguageModel.load(run, device)
     set_threads(model.config)
     return model
+
+
+def _tell_of_changes(run: Path, corpus: Corpus) -> None:
+    folder = RunFolder(run)
+    record = folder.read_record() if folder.record_path.exists() else {}
+    known = (record.get("data") or {}).get("checksums") or {}
+    if changed := [split for split, found in corpus.checksums.items() if known.get(split, found) != found]:
+        errors.print(f"varsmooth: warning: the {changed[0]} text has changed since this run was trained")
 
 
 def _corpus(model: LanguageModel, data: str | None) -> Corpus:

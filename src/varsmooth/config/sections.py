@@ -59,7 +59,7 @@ class DataConfig:
 class ModelConfig:
     cell: Cell = option("lstm", "the recurrent cell")
     hidden: Size = option(512, "units per layer, and the size of the word vectors")
-    layers: Size = option(2, "recurrent layers")
+    layers: Annotated[int, Interval(1, 1000)] = option(2, "recurrent layers")
     tied: bool = option(True, "one table serves as input and output table")
     bias: Bias = option("zero", "where the softmax bias starts: at 0, or at the logarithms of the words' shares of the text")
 
@@ -113,7 +113,9 @@ class TrainConfig:
     precision: Precision = option("fp32", "arithmetic of the forward and backward pass")
     device: Device = option("auto", "where to train; auto: a GPU where there is one")
     engine: Engine = option("auto", "how steps run: kernels in one CUDA graph, or plain torch; auto: a graph on one GPU")
-    threads: SizeOrNone = option(0, "CPU threads; 0: one for small models, which gain nothing by more, else torch's choice")
+    threads: Annotated[int, Interval(0, 1024)] = option(
+        0, "CPU threads; 0: one for small models, which gain nothing by more, else torch's choice"
+    )
     seed: Seed = option(1, "of every random choice")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import torch
 from torch import Tensor, nn
@@ -158,7 +158,8 @@ class SmoothingHandle:
         Only needed with ``advance='manual'`` or to resume. A 0-d integer tensor is kept, not copied: whoever replays a CUDA
         graph advances it there, and every forward pass then starts at the first sequence of the batch.
         """
-        if isinstance(to, float) or (isinstance(to, Tensor) and (to.dim() or to.is_floating_point())):
+        is_integer = not (to.dim() or to.is_floating_point()) if isinstance(to, Tensor) else isinstance(to, SupportsIndex)
+        if to is not None and not is_integer:
             raise InputError(f"a step is one integer, got {to!r}")
         if to is None:
             self.clock.advance()

@@ -15,7 +15,7 @@ from varsmooth.config import Config
 from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
 from varsmooth.evaluate.columns import Columns
-from varsmooth.evaluate.perplexity import perplexity_of
+from varsmooth.evaluate.perplexity import check_temperature, perplexity_of
 from varsmooth.evaluate.reading import Evaluation, Reading, read_together
 from varsmooth.evaluate.sampling import Average, columns_for, sampled
 from varsmooth.evaluate.stream import PredictOrSample, best_temperature, evaluate
@@ -51,6 +51,8 @@ class LanguageModel:
     @classmethod
     def load(cls, run: Path | str, device: str = "cpu") -> Self:
         """Load the best model of a run's folder; nothing in it is executed."""
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise InputError(f"no GPU is available here to load {run} on; use the device cpu")
         network, config, vocab = load_network(RunFolder.open(run))
         return cls(network.to(device), vocab, config)
 
@@ -182,7 +184,6 @@ def _check_generation(prompt: list[str], words: int, temperature: float, top_k: 
         raise InputError("--prompt is empty; give at least one word to start from")
     if words < 1:
         raise InputError(f"--words must be at least 1, got {words}")
-    if not 0 < temperature < math.inf:
-        raise InputError(f"--temperature must be positive and finite, got {temperature}")
+    check_temperature("--temperature", temperature)
     if top_k < 0:
         raise InputError(f"--top-k must be 0 (all words) or more, got {top_k}")

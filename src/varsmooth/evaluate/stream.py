@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, get_args
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from varsmooth.errors import InputError, check_choice
 from varsmooth.evaluate.columns import Columns
+from varsmooth.evaluate.perplexity import check_temperature
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.reading import Evaluation, read
 from varsmooth.evaluate.sampling import Average, exhausted, sampled
@@ -73,7 +73,6 @@ def best_temperature(
 def _check(predict: str, temperature: float, average: str, samples: int) -> None:
     check_choice("predict", predict, (*get_args(Predict), "sample"))
     check_choice("average", average, get_args(Average))
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature must be positive and finite, got {temperature}")
+    check_temperature("temperature", temperature)
     if samples < 1:
         raise InputError(f"samples must be at least 1, got {samples}")

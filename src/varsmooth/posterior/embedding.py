@@ -103,7 +103,7 @@ class EmbeddingPosterior:
         Column b equals ``sample(key, sequence=first_sequence + b)[ids[:, b]]`` exactly (under position scope, position by
         position).
         """
-        places = _places(ids, self.scope, first_sequence)
+        places = _places(ids, len(self.weight), self.scope, first_sequence)
         drawn = draw_rows(self.weight, ids.reshape(-1), DrawKey.of(key), self._plan, places, dtype=dtype, sink=sink)
         return drawn.view(*ids.shape, self.weight.shape[1])
 
@@ -111,7 +111,7 @@ class EmbeddingPosterior:
         """Return where ``lookup`` with the same arguments replaced the word (the coin fell), a bool tensor [T, B]."""
         if self.granularity != "word":
             raise InputError("replaced() needs granularity 'word': element-wise smoothing replaces no whole word")
-        places = _places(ids, self.scope, first_sequence)
+        places = _places(ids, len(self.weight), self.scope, first_sequence)
         return replaced_words(ids.reshape(-1), DrawKey.of(key), self._plan, places).view(ids.shape)
 
     def lookup_replaced(
@@ -129,7 +129,7 @@ class EmbeddingPosterior:
         Dropout and variance are those of the batch's table (``sample(key)`` of batch scope) at the rows ``ids``.
         """
         self._check_replaces("lookup_replaced")
-        places = _places(ids, scope, first_sequence)
+        places = _places(ids, len(self.weight), scope, first_sequence)
         flat, key = ids.reshape(-1), DrawKey.of(key)
         drawn = draw_rows(self.weight, flat, key, self._plan, places, replaces_all=True, dtype=dtype, sink=sink)
         return drawn.view(*ids.shape, self.weight.shape[1])
@@ -147,7 +147,7 @@ class EmbeddingPosterior:
     ) -> Tensor:
         """Return the products [T, B] of ``hidden`` [T, B, D] with ``lookup_replaced`` of ids [T, B], 0 where not ``wanted``."""
         self._check_replaces("score_replaced")
-        places = _places(ids, scope, first_sequence)
+        places = _places(ids, len(self.weight), scope, first_sequence)
         flat = (hidden.flatten(0, 1), self.weight, ids.reshape(-1), DrawKey.of(key), self._plan, places, wanted.reshape(-1))
         return score_others(*flat, sink=sink).view(ids.shape)
 
@@ -212,10 +212,22 @@ class EmbeddingPosterior:
             raise InputError(f"{name} needs a proposal with a rate above 0")
 
 
-def _places(ids: Tensor, scope: Scope, first_sequence: int) -> Places:
+def _check_ids(ids: Tensor, words: int) -> None:
+    """Refuse ids that the table lacks, where that costs nothing: on a GPU to look at them is to wait."""
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"ids must be integers, got {str(ids.dtype).removeprefix('torch.')}")
+    if ids.device.type != "cpu" or not ids.numel() or torch.compiler.is_compiling():
+        return
+    low, high = (int(end) for end in ids.aminmax())
+    if low < 0 or high >= words:
+        raise InputError(f"ids must be in [0, {words}), the rows of the table, got {low} to {high}")
+
+
+def _places(ids: Tensor, words: int, scope: Scope, first_sequence: int) -> Places:
     """Keep the coordinates that the scope uses; the others are 0."""
     if ids.dim() != 2:
         raise InputError(f"ids must be [T, B], got shape {tuple(ids.shape)}")
+    _check_ids(ids, words)
     if scope == "batch":
         return Places()
     return Places(max(1, ids.shape[1]), first_sequence, by_sequence=True, by_position=scope == "position")

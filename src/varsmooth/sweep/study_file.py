@@ -81,6 +81,8 @@ def _arm(entry: Any, base: Mapped, common: Space, settings: Sequence[str], sourc
             raise InputError(
                 f"{source}: {where}: {unequal[0]} must be the same for every arm and trial; put it under base or budget"
             )
+    if searched := [key for key in (setting.partition("=")[0].strip() for setting in settings) if key in space]:
+        raise InputError(f"--set {searched[0]}: the study searches over it; change its space, or leave this out")
     try:
         config = load_recipe(folder / recipe if recipe.endswith(".toml") else recipe)
     except InputError as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import tempfile
 from pathlib import Path
 from types import ModuleType
 
 from varsmooth.errors import InputError
-from varsmooth.files import write_atomically
+from varsmooth.files import check_place, write_atomically
 from varsmooth.text.named import KNOWN, KnownData, check
 
 REPOSITORY = "Salesforce/wikitext"
@@ -25,6 +26,7 @@ def fetch_wikitext2(target: Path, *, endpoint: str | None = None, known: KnownDa
 
     A copy that is already there is left alone; nothing is written unless all three files are the standard ones.
     """
+    check_place(target / "train.txt", "--data-dir")
     statuses = check(known, target)
     paths = {file: target / file for file in statuses}
     differing = [str(paths[file]) for file, status in statuses.items() if status == "differs"]
@@ -47,6 +49,7 @@ def _download(files: list[str], endpoint: str | None) -> dict[str, bytes]:
 
 
 def _take(hub: ModuleType, file: str, scratch: str, endpoint: str | None) -> str:
+    logging.getLogger(hub.__name__).setLevel(logging.ERROR)  # a warning for each retry, where we say at the end what was wrong
     try:
         path: str = hub.hf_hub_download(
             REPOSITORY, file, repo_type="dataset", local_dir=scratch, endpoint=endpoint, token=False

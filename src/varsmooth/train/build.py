@@ -78,7 +78,7 @@ def build_network(config: Config, words: int, proposal: Proposal | None) -> Recu
 def resolve_device(device: str) -> torch.device:
     """Return the device that ``train.device`` names; ``auto`` takes a GPU where there is one, its own under torchrun."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("train.device = cuda, but no GPU is available here; use train.device=cpu or auto")
+        raise InputError("the device is to be cuda (train.device, --device), but no GPU is available here; use cpu or auto")
     if not (device == "cuda" or (device == "auto" and torch.cuda.is_available())):
         return torch.device("cpu")
     if processes() == 1:
