@@ -82,3 +82,10 @@ def tiny_trainer(config: Config, corpus: Corpus | None = None) -> Trainer:
     corpus = corpus or tiny_corpus()
     proposal = build_proposal(config, Counts.from_ids(corpus.train, len(corpus.vocab)))
     return Trainer(build_network(config, len(corpus.vocab), proposal), corpus.train, config.train, torch.device("cpu"))
+
+
+def penalty(network: RecurrentLanguageModel) -> Tensor:
+    """Half the weighted squared norm of all parameters, from the definition."""
+    pairs = zip(network.parameters(), network.row_weights(), strict=True)
+    squares = [(part.square() if c is None else c[:, None] * part.square()).sum() for part, c in pairs]
+    return 0.5 * torch.stack(squares).sum()

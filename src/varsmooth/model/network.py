@@ -169,17 +169,11 @@ class RecurrentLanguageModel(nn.Module):
         )
         return loss, state
 
-    def penalty(self) -> Tensor:
-        """Return half the weighted squared norm of all parameters, before lambda (eqs. 5 and 10); a tied table counts once."""
-        on_input, on_output = self._table_weights
-        total = _weighted_norm(self.input_table, on_input)
-        if self.own_output_table is not None:
-            total = total + _weighted_norm(self.own_output_table, on_output)
-        rest = [self.bias, *self.stack.parameters()]
-        return 0.5 * (total + torch.stack([parameter.square().sum() for parameter in rest]).sum())
-
     def row_weights(self) -> list[Tensor | None]:
-        """Return for each of ``parameters()`` by what ``penalty`` weighs its rows, None where all count as 1."""
+        """Return for each of ``parameters()`` the weights of rows in the penalty (eqs. 5 and 10), None where all count as 1.
+
+        The penalty, before lambda, is half the squared norm of all parameters; a tied table counts once.
+        """
         of_tables = dict(zip((self.input_table, self.own_output_table), self._table_weights, strict=True))
         return [of_tables.get(parameter) for parameter in self.parameters()]
 
@@ -236,8 +230,3 @@ class RecurrentLanguageModel(nn.Module):
             self.smoothing = replace(self.smoothing, proposal=self.smoothing.proposal.to(self.bias.device))
         self._posteriors = self._kl_weights = None
         return moved
-
-
-def _weighted_norm(table: Tensor, weights: Tensor | None) -> Tensor:
-    norms = table.square().sum(1)
-    return norms.sum() if weights is None else (weights * norms).sum()
