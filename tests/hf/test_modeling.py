@@ -123,6 +123,9 @@ def test_a_run_is_loaded_as_it_is(tmp_path):
     model, made = LanguageModel.load(run), hf.VarsmoothForCausalLM.from_pretrained(run)
     ids = some_ids(2, 9, words=len(model.vocab))
     assert torch.equal(logits_of(made, ids), expected(model, ids))
+    informed, about = hf.VarsmoothForCausalLM.from_pretrained(run, output_loading_info=True)
+    assert torch.equal(logits_of(informed, ids), expected(model, ids))
+    assert not about["missing_keys"]
     by_mode = hf.VarsmoothForCausalLM.from_pretrained(str(run), predict="mode", dtype=torch.bfloat16)
     assert by_mode.dtype == torch.bfloat16
     assert torch.allclose(logits_of(by_mode, ids).float(), expected(model, ids, "mode"), atol=0.1)

@@ -112,5 +112,12 @@ def test_copies_of_a_data_set_never_mix(make_run: MakeRun) -> None:
     assert [(group.data, len(group.runs)) for group in groups] == [("text abc", 2), ("text 01234567", 1)]
 
 
+def test_copies_are_told_apart_by_the_first_text_in_which_they_differ(make_run: MakeRun) -> None:
+    data = record("vanilla", 1)["data"]
+    runs = [make_run(data=data | {"checksums": {"train": "same", "test": test}}) for test in ("one", "two")]
+    name = data["name"]
+    assert [group.data for group in group_runs(runs)] == [f"{name} one", f"{name} two"]
+
+
 def test_settings_are_flattened_under_dotted_names() -> None:
     assert flat_config({"name": "x", "train": {"lr": 1, "deep": {"er": 2}}}) == {"name": "x", "train.lr": 1, "train.deep.er": 2}

@@ -12,6 +12,7 @@ from varsmooth.reproduce import Choice, TuningTrial, best_of, choose, corpus_pla
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.matching import standard_checksums
 from varsmooth.reproduce.page import chosen_table
+from varsmooth.reproduce.records import Records
 
 TRIALS = (
     TuningTrial({"train.lr": 0.002, "smoothing.predict": "mode"}, 9000, 70.25),
@@ -103,6 +104,16 @@ def test_without_a_file_nothing_was_chosen(tmp_path):
     assert read_chosen(tmp_path / "absent.toml").choices == {}
 
 
+def test_a_record_of_a_row_that_was_not_tuned_is_not_shown_beside_those_that_were(results, keep):
+    write_chosen(results / "ptb" / "chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.lr": 0.004})})
+    keep("vanilla", 65.0, group="512-tuned")
+    keep("smoothing-kneser-ney", 60.0, group="512-tuned")
+    group = Records(results).group("ptb", "512-tuned")
+    assert (list(group.runs), group.left_out) == (["vanilla"], ("smoothing-kneser-ney-seed1",))
+    (results / "ptb" / "chosen.toml").unlink()
+    assert len(Records(results).group("ptb", "512-tuned").runs) == 2, "without choices, records speak for themselves"
+
+
 # From the runs of a sweep
 
 
@@ -167,7 +178,7 @@ def test_the_time_of_the_trials_is_added_to_what_was_spent(tmp_path, trial):
 def test_values_with_which_a_seed_fails_are_not_chosen(tmp_path, trial):
     trial(0, 80.0)
     trial(1, 60.0, "train.lr=0.02", "train.seed=1")
-    trial(2, 60.0, "train.lr=0.02", "train.seed=2", status="failed")
+    trial(2, 60.0, "train.lr=0.02", "train.seed=2", status="failed", steps=43)
     (choice,) = choose(tmp_path / "sweep", corpus_plan("ptb"), "tuned", tmp_path / "chosen.toml").values()
     assert (choice.set, choice.trials[1].valid_perplexity) == ({}, None)
 

@@ -153,6 +153,19 @@ def test_the_scheme_of_the_bench_that_a_run_is(keep, row, scheme):
     assert scheme_of(run) == scheme
 
 
+@pytest.mark.parametrize(
+    ("config", "scheme"),
+    [
+        ({"smoothing": {"scope": "batch"}}, "element KN batch"),
+        ({"smoothing": {"scope": "position"}}, None),
+        ({"dropout": {"kind": "activation"}}, None),
+        ({"model": {"tied": False}}, None),
+    ],
+)
+def test_what_the_bench_does_not_measure_has_no_scheme(keep, config, scheme):
+    assert scheme_of(load_run(keep("element-kneser-ney", 70.0, config=config))) == scheme
+
+
 @pytest.mark.parametrize(("words", "expected"), [(400, None), (500, 1.0), (1000, 1.5), (1500, 2.0), (1700, 2.6), (2001, None)])
 def test_a_step_is_guessed_between_vocabularies_that_were_measured_and_not_beyond(keep, words, expected):
     run = load_run(keep("vanilla", 70.0, data={"vocab_size": words}))

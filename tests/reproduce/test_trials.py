@@ -109,6 +109,20 @@ def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_
     assert {job.name.partition("-")[0] for job in jobs if job.config.smoothing.scope == "position"} == {"element"}
 
 
+def test_a_trial_beyond_all_numbers_does_not_keep_the_final_runs_waiting_either(results, keep):
+    keep_trials(keep, "vanilla", "vanilla", 0.05, (*VALID[:7], None))
+    found = final_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}), results, seeds=[1])
+    assert [job.name for job in found] == ["vanilla-0.05-v6-final-seed1"]
+
+
+def test_a_variant_of_which_a_seed_diverged_is_not_the_best(results, keep):
+    keep_trials(keep, "vanilla", "vanilla", 0.05, VALID)
+    about = {"status": "failed", "stopped_because": "not finite", "results": []}
+    keep("vanilla", 0.0, 12, group="data-size", name="vanilla-0.05-v6", corpus="wikitext-2", **about)
+    found = final_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}), results, seeds=[1])
+    assert [job.name for job in found] == ["vanilla-0.05-v7-final-seed1"]
+
+
 def test_all_arms_of_a_share_come_before_the_next_share():
     names = [job.name for job in experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))]
     arms = ("vanilla", "word", "element", "noising")
@@ -125,6 +139,7 @@ def test_a_share_of_the_text_is_whole_lines_and_the_other_splits_stay(tmp_path):
         text,
         text,
     ]
+    assert first_lines(b"a b\rc d\ne f\n", 0.1) == b"a b\rc d\n", "a line ends at a line feed alone"
     source = tmp_path / "data" / "ptb"
     source.mkdir(parents=True)
     for split in ("train", "valid", "test"):

@@ -196,6 +196,15 @@ def test_a_second_opening_encodes_nothing(make_folder: MakeFolder, monkeypatch: 
     assert torch.equal(again.ids["train"], first.ids["train"])
 
 
+def test_a_run_that_goes_on_finds_the_entry_it_began_with(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_folder()
+    age(folder)
+    first = open_mapped(request(folder))
+    monkeypatch.setattr(mapped, "encode", None)
+    again = open_mapped(request(folder, vocab=first.vocab))
+    assert (again.was_there, again.folder) == (True, first.folder)
+
+
 def test_options_and_vocabularies_have_entries_of_their_own(make_folder: MakeFolder, own_cache: Path) -> None:
     folder = make_folder()
     vocab = Vocab((EOS, "the", UNK, "cat"))

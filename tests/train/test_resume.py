@@ -93,6 +93,15 @@ def test_an_uninterrupted_run_has_what_the_others_are_held_against(whole):
     assert {line["lr"] for line in RunFolder(whole).read_metrics()} > {0.003}, "the plateau is part of what must be resumed"
 
 
+def test_a_run_of_a_version_that_lacked_a_setting_goes_on(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    record = json.loads((run / "record.json").read_text())
+    del record["config"]["train"]["warm_up"]
+    (run / "record.json").write_text(json.dumps(record))
+    assert in_this_process(resume_arguments(run)) == 0
+
+
 def holds_the_lock(run: Path, running: subprocess.Popen[str]) -> bool:
     return (run / ".lock").exists() and (run / ".lock").read_text() == f"{running.pid}\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from varsmooth.config import Config, to_mapping
+from varsmooth.config import Config, config_from_mapping, to_mapping
 from varsmooth.errors import InputError
 from varsmooth.text import Corpus, Vocab
 from varsmooth.train.environment import environment
@@ -51,13 +51,22 @@ def auto_config(config: Config, vocab: Vocab) -> dict[str, Any]:
 def finished_record(folder: RunFolder, config: Config) -> dict[str, Any] | None:
     """Return the record of a run that has finished with this configuration: there is nothing to go on with."""
     record = folder.read_record() if folder.record_path.exists() else {}
-    return record if record.get("status") == "finished" and record.get("config") == to_mapping(config) else None
+    same = record.get("status") == "finished" and _settings(record) == to_mapping(config)
+    return record if same else None
+
+
+def _settings(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a record's configuration; settings that it is too old to know have their defaults, as they have in config.toml."""
+    try:
+        return to_mapping(config_from_mapping(record["config"], "the record"))
+    except (KeyError, TypeError, AttributeError, InputError):
+        return None
 
 
 def refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
     """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
     data, mapping, vocab = record.get("data", {}), to_mapping(config), corpus.vocab.checksum
-    changed = [folder.config_path.name] if record.get("config", mapping) != mapping else []
+    changed = [folder.config_path.name] if "config" in record and _settings(record) != mapping else []
     changed += [folder.vocab_path.name] if data.get("vocab_checksum", vocab) != vocab else []
     known = data.get("checksums", {})
     changed += [f"the {split} text" for split, checksum in corpus.checksums.items() if known.get(split, checksum) != checksum]

@@ -48,10 +48,9 @@ class VarsmoothForCausalLM(PreTrainedModel, GenerationMixin):
         """Return a model that predicts as ``model`` does: with the tables of ``predict``, its logits over ``temperature``."""
         chosen = predict or model.predict
         settings = configuration(model, chosen, temperature)
-        made: Self = super().from_pretrained(None, config=settings, state_dict=weights(model, chosen), **options)
-        made.rnn.flatten_parameters()
-        made.generation_config = generation(model)
-        return made
+        found = super().from_pretrained(None, config=settings, state_dict=weights(model, chosen), **options)
+        _loaded(found).generation_config = generation(model)
+        return found
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **options: Any) -> Self:
@@ -60,10 +59,9 @@ class VarsmoothForCausalLM(PreTrainedModel, GenerationMixin):
         if isinstance(place, str | Path) and (Path(place) / "config.toml").is_file():
             options.pop("config", None)
             return cls.from_language_model(LanguageModel.load(place), **options)
-        found: Any = super().from_pretrained(place, *args, **options)
-        # cuDNN wants its weights side by side, and they were loaded one by one; on a CPU this does nothing.
-        (found[0] if isinstance(found, tuple) else found).rnn.flatten_parameters()
-        return found  # type: ignore[no-any-return]
+        found = super().from_pretrained(place, *args, **options)
+        _loaded(found)
+        return found
 
     @can_return_tuple  # type: ignore[untyped-decorator]
     def forward(
@@ -159,6 +157,14 @@ class VarsmoothForCausalLM(PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         """No: ``forward`` makes the state itself, and ``generate`` hands it on."""
         return False
+
+
+def _loaded(found: Any) -> VarsmoothForCausalLM:
+    """Return the model of what ``from_pretrained`` gave, which may come with information on its loading, ready for use."""
+    model: VarsmoothForCausalLM = found[0] if isinstance(found, tuple) else found
+    # cuDNN wants its weights side by side, and they were loaded one by one; on a CPU this does nothing.
+    model.rnn.flatten_parameters()
+    return model
 
 
 def _stretches(mask: Tensor) -> Iterator[tuple[int, int]]:

@@ -211,8 +211,7 @@ def _at(record: Mapping[str, Any], name: str) -> Any:
 
 
 def _fingerprint(run: RunSummary) -> list[Any]:
-    data = run.record.get("data") or {}
-    return [run.data_name, data.get("vocab_checksum"), data.get("checksums")]
+    return [run.data_name, _checksums(run)]
 
 
 def _identity(run: RunSummary) -> str:
@@ -230,9 +229,14 @@ def _label(run: RunSummary, others: Sequence[RunSummary]) -> str:
 
 
 def _data_label(run: RunSummary, others: Sequence[RunSummary]) -> str:
-    """The data set's name, with the start of its checksum where two differing copies have the same name."""
-    copies = [_fingerprint(other) for other in others if other.data_name == run.data_name]
-    if all(copy == _fingerprint(run) for copy in copies):
-        return run.data_name
-    checksum = (run.record.get("data") or {}).get("vocab_checksum")
-    return f"{run.data_name} {printable(str(checksum))[:8]}"
+    """The data set's name, with the start of the first checksum that tells it from another copy of the same name."""
+    mine = _checksums(run)
+    copies = [_checksums(other) for other in others if other.data_name == run.data_name]
+    names = dict.fromkeys(name for copy in (mine, *copies) for name in copy)
+    differing = [name for name in names if any(copy.get(name) != mine.get(name) for copy in copies)]
+    return f"{run.data_name} {printable(str(mine.get(differing[0])))[:8]}" if differing else run.data_name
+
+
+def _checksums(run: RunSummary) -> dict[str, Any]:
+    data = run.record.get("data") or {}
+    return {"vocabulary": data.get("vocab_checksum"), **(data.get("checksums") or {})}

@@ -50,11 +50,14 @@ def milliseconds(costs: Sequence[Cost], run: RunSummary) -> float | None:
 
 def scheme_of(run: RunSummary) -> str | None:
     """Return the scheme of the bench that trains as a run does; None for those that are not measured."""
-    smoothing = (run.record.get("config") or {}).get("smoothing", {})
+    config = run.record.get("config") or {}
+    smoothing = config.get("smoothing", {})
+    if not config.get("model", {}).get("tied", True) or config.get("dropout", {}).get("kind", "table") != "table":
+        return None
     if smoothing.get("method") == "none":
         return VANILLA
     if smoothing.get("method") != "variational" or smoothing.get("scheme") != "kneser-ney":
         return None
     if smoothing.get("granularity") == "element":
-        return ELEMENT_SEQUENCE if smoothing.get("scope") == "sequence" else ELEMENT_BATCH
+        return {"sequence": ELEMENT_SEQUENCE, "batch": ELEMENT_BATCH}.get(smoothing.get("scope"))
     return WORD

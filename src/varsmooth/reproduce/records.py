@@ -33,7 +33,7 @@ class Group:
     diverged: tuple[str, ...]
     """names, with the seed, of those whose loss was not finite"""
     left_out: tuple[str, ...]
-    """names of those that are of other values, or of another text"""
+    """names of those that are not planned, or are of other values or of another text"""
 
 
 class Records:
@@ -67,7 +67,8 @@ class Records:
             if not has_ended(run.record):
                 continue
             job = planned.get(match[1])
-            if job is not None and not fits(job, run.record):
+            # Without a plan, as for finalists and for a table before its choices are at hand, records speak for themselves.
+            if planned and (job is None or not fits(job, run.record)):
                 left_out.append(name)
             elif diverged(run.record):
                 diverging.append(name)

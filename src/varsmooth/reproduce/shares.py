@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 from varsmooth.files import write_atomically
@@ -25,7 +26,7 @@ def data_for(corpus: str, share: float, out: Path, data_dir: Path | None) -> str
 
 def first_lines(text: bytes, share: float) -> bytes:
     """Return the first whole lines that hold at least ``share`` of the words."""
-    lines = text.splitlines(keepends=True)
+    lines = BytesIO(text).readlines()  # which end at a line feed and nowhere else, as for whoever reads the text
     sizes = [len(line.split()) + 1 for line in lines]
     wanted, so_far = share * sum(sizes), 0
     for number, size in enumerate(sizes, start=1):

@@ -18,9 +18,10 @@ from varsmooth.reproduce.records import Group, Records, over_seeds, perplexity
 def best_variant(experiment: Experiment, group: Group, arm: Arm, place: int) -> int | None:
     """Return the number of a point's best variant by development perplexity; None until all variants have been run."""
     names = [point_name(arm, experiment.values[place], number) for number in range(len(arm.variants_at(place)))]
-    figures = {name: judged_by(experiment, group.runs.get(name, [])) for name in names}
+    diverged = {name.rpartition("-seed")[0] for name in group.diverged}
+    figures = {name: judged_by(experiment, group.runs.get(name, [])) for name in names if name not in diverged}
     known = {name: figure.mean for name, figure in figures.items() if figure is not None}
-    tried = {*known, *(name.rpartition("-seed")[0] for name in group.diverged)}
+    tried = {*group.runs, *diverged}
     return names.index(min(known, key=known.__getitem__)) if known and tried.issuperset(names) else None
 
 

@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,9 +48,10 @@ class MappedText:
 
 def open_mapped(request: Request, *, workers: int | None = None) -> MappedText:
     """Map the ids of a text, after encoding it with ``workers`` processes (one per core) if there is no sound copy of them."""
-    sources = {split: path.resolve() for split, path in request.sources.items()}
-    folder = entries_folder() / _key(request, sources)
-    with locked(folder.with_name(folder.name + ".lock"), "waiting for another process that encodes this text") as alone:
+    if (own := _entry_of_its_own_words(request)) is not None:
+        return own
+    folder = _folder(request)
+    with _locked(folder) as alone:
         found = _load(folder, request)
         if found is not None:
             return found
@@ -62,6 +63,22 @@ def open_mapped(request: Request, *, workers: int | None = None) -> MappedText:
                 raise InputError(f"{folder} was damaged, or a text has changed, as soon as it was written; try again")
             _put_in_place(building, folder)
         return replace(made, folder=folder, was_there=False)
+
+
+def _entry_of_its_own_words(request: Request) -> MappedText | None:
+    """Return the entry for which the words were chosen, where they are those that the request names, as a resumed run does."""
+    if request.vocab is None or not (folder := _folder(replace(request, vocab=None))).is_dir():
+        return None
+    with _locked(folder):
+        return _load(folder, request)
+
+
+def _folder(request: Request) -> Path:
+    return entries_folder() / _key(request, {split: path.resolve() for split, path in request.sources.items()})
+
+
+def _locked(folder: Path) -> AbstractContextManager[bool]:
+    return locked(folder.with_name(folder.name + ".lock"), "waiting for another process that encodes this text")
 
 
 def entries_folder() -> Path:
