@@ -249,7 +249,7 @@ def test_what_the_drop_in_brings_a_decoder_is_what_the_records_say(monkeypatch):
 def test_the_study_of_the_documents_is_one(tmp_path):
     (text,) = re.findall(r"```toml\n(.*?)```", SCALING, re.DOTALL)
     study = parse_study(parse_toml(text, "docs"), "docs", tmp_path)
-    assert ([arm.name for arm in study.arms], study.seeds) == (["vanilla-small", "kn"], (1, 2, 3))
+    assert ([arm.name for arm in study.arms], study.seeds) == (["vanilla-small", "kn"], (2, 3, 4))
     optional = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
     assert parse_study(parse_toml(optional, "docs"), "docs", tmp_path).budget.total_steps == 40_000
 

@@ -20,7 +20,7 @@ STUDY = """
 name = "killed"
 data = "text"
 sampler = "grid"
-seeds = [1]
+seeds = [2]
 budget.steps = 60
 [base]
 model.hidden = 8

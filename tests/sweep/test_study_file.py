@@ -72,7 +72,19 @@ def test_changes_are_named(tmp_path: Path) -> None:
     assert study_changes(before, before) == []
 
 
+def test_seeds_are_refused_by_what_the_trials_have_in_fact(tmp_path: Path) -> None:
+    assert tiny_study(tmp_path, seeds=[2, 3]).seeds == (2, 3)
+    table = tiny_table(seeds=[1, 2])
+    assert parse_study(table, "s", tmp_path, ["train.seed=9"]).seeds == (1, 2)
+    with pytest.raises(InputError, match="seeds: 2 is the seed of the trials"):
+        parse_study(table, "s", tmp_path, ["train.seed=2"])
+    searched = tiny_study(tmp_path, seeds=[1, 6], space={"train": {"seed": STEPS_OF_SEEDS}})
+    assert searched.seeds == (1, 6), "no trial has the recipe's own seed, nor one between two steps"
+
+
 LIST, ROOM = [0.1, 0.2], {"low": 0.1, "high": 0.2}
+STEPS_OF_SEEDS = {"low": 3, "high": 7, "step": 2}
+ARM_OF_SEED_7 = [{"recipe": "vanilla"}, {"name": "b", "recipe": "vanilla", "set": {"train.seed": 7}}]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +127,13 @@ LIST, ROOM = [0.1, 0.2], {"low": 0.1, "high": 0.2}
         ({"base": {"train": {"steps": 9}}}, ["base: train.steps is 9, and budget.steps 8"]),
         ({"pruner": {"kind": "halving", "factor": 1}}, ["pruner.factor", "at least 2"]),
         ({"seeds": [1, "2"]}, ["seeds", "whole numbers"]),
+        ({"seeds": [2, 1]}, ["seeds: 1 is the seed of the trials of arm 'vanilla'", "choose other seeds", "under base"]),
+        ({"seeds": [7], "arms": ARM_OF_SEED_7}, ["seeds: 7 is the seed of the trials of arm 'b'"]),
+        ({"seeds": [5], "space": {"train": {"seed": [4, 5]}}}, ["seeds: 5 is among the seeds that arm 'vanilla' searches"]),
+        (
+            {"seeds": [5], "space": {"train": {"seed": STEPS_OF_SEEDS}}},
+            ["seeds: 5 is among the seeds", "the space of train.seed"],
+        ),
         ({"base": {"train": {"batchh": 3}}}, ["base", "'train.batch'"]),
         ({"name": None}, ["name"]),
     ],

@@ -85,10 +85,11 @@ def point_at(space: Space, place: int) -> dict[str, Any]:
 def recipe_point(config: Config, space: Space) -> dict[str, Any]:
     """The values that a configuration has for the keys of a space, as far as they lie in it."""
     values = {key: getattr(getattr(config, key.partition(".")[0]), key.partition(".")[2]) for key in space}
-    return {key: value for key, value in values.items() if _holds(space[key], value)}
+    return {key: value for key, value in values.items() if holds(space[key], value)}
 
 
-def _holds(dimension: Dimension, value: Any) -> bool:
+def holds(dimension: Dimension, value: Any) -> bool:
+    """Whether a trial may have this value."""
     if isinstance(dimension, Choice):
         return value in dimension.values
     return value in dimension.values() if dimension.step is not None else dimension.low <= value <= dimension.high

@@ -14,7 +14,7 @@ from varsmooth.errors import InputError, check_choice, nearest
 from varsmooth.experiment import from_anywhere
 from varsmooth.fleet.trials import NAME
 from varsmooth.recipe import load_recipe
-from varsmooth.sweep.space import Choice, Range, Space, flattened, grid_size, parse_space, with_values
+from varsmooth.sweep.space import Choice, Range, Space, flattened, grid_size, holds, parse_space, with_values
 from varsmooth.sweep.study import Arm, Budget, Mapped, Pruner, PrunerKind, Sampler, SamplerKind, Study
 from varsmooth.text.named import DESCRIPTIONS
 
@@ -63,7 +63,9 @@ def parse_study(table: Mapped, source: str, folder: Path, settings: Sequence[str
         budget = _grid_budget(budget, arms, source)
     elif budget.trials is None and budget.minutes is None and budget.total_steps is None:
         raise InputError(f"{source}: budget: needs trials, total_steps or minutes, for each arm")
-    return Study(name, budget, sampler, pruner, _seeds(table.get("seeds", []), f"{source}: seeds"), tuple(arms))
+    seeds = _seeds(table.get("seeds", []), f"{source}: seeds")
+    _check_seeds(seeds, arms, f"{source}: seeds")
+    return Study(name, budget, sampler, pruner, seeds, tuple(arms))
 
 
 def _arm(entry: Any, base: Mapped, common: Space, settings: Sequence[str], source: str, folder: Path) -> Arm:
@@ -180,6 +182,23 @@ def _seeds(value: Any, source: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(seed) is int and 0 <= seed < 2**32 for seed in value):
         raise InputError(f"{source}: must be a list of whole numbers, 0 or more, such as [1, 2, 3]; got {value!r:.80}")
     return tuple(dict.fromkeys(value))
+
+
+def _check_seeds(seeds: Sequence[int], arms: Sequence[Arm], source: str) -> None:
+    """Refuse a seed of the trials: the best of them was chosen for its luck with that seed, which no mean should hold."""
+    for arm in arms:
+        searched = arm.space.get("train.seed")
+        for seed in seeds:
+            if searched is not None and holds(searched, seed):
+                raise InputError(
+                    f"{source}: {seed} is among the seeds that arm {arm.name!r} searches, by which its best is chosen: "
+                    "choose other seeds, or take it out of the space of train.seed"
+                )
+            if searched is None and seed == arm.config.train.seed:
+                raise InputError(
+                    f"{source}: {seed} is the seed of the trials of arm {arm.name!r}, by which its best is chosen: "
+                    "choose other seeds, or put another train.seed for the trials under base"
+                )
 
 
 def _count(value: Any, source: str) -> int:
