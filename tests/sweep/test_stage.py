@@ -166,12 +166,12 @@ def test_minutes_end_an_arm_after_the_trial_that_used_them_up(tmp_path: Path, cl
     assert (len(stage.outcomes()), stage.seconds()) == (3, 90.0)
 
 
-def test_steps_end_an_arm_whatever_its_trials_used(tmp_path: Path, claims: Claims) -> None:
+def test_steps_end_an_arm_that_has_too_few_left_for_another_trial(tmp_path: Path, claims: Claims) -> None:
     budget = {"steps": 10, "total_steps": 25}
     study = tiny_study(tmp_path, sampler="random", budget=budget, arms=[{"recipe": "vanilla"}])
     board = board_of(study, tmp_path / "out")
     (stage,) = board.arms
-    for number, steps in enumerate((10, 4, 10, 10)):  # the second was pruned
+    for number, steps in enumerate((10, 4, 10)):  # the second was pruned
         assert not board.finished(), number
         ticket = claimed(stage, claims)
         assert stage.tell(ticket, "PRUNED" if steps < 10 else "COMPLETE", 5.0, {TRAINED: steps})
@@ -179,7 +179,48 @@ def test_steps_end_an_arm_whatever_its_trials_used(tmp_path: Path, claims: Claim
     assert stage.claim(claims) is None
     assert board.finished()
     (arm,) = summarize(board).arms
-    assert (arm.used["steps"], arm.used["trials"], arm.budget["total_steps"]) == (34, 4, 25)
+    assert (arm.used["steps"], arm.used["trials"], arm.budget["total_steps"]) == (24, 3, 25)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_steps_are_handed_out_once_however_many_trials_are_under_way(tmp_path: Path, claims: Claims, asked: bool) -> None:
+    budget = {"steps": 10, "total_steps": 40}
+    study = tiny_study(tmp_path, sampler="random", budget=budget, arms=[{"recipe": "vanilla"}])
+    (stage,) = board_of(study, tmp_path / "out").arms
+
+    def all_claimed() -> list[Ticket]:
+        found = [stage.claim(claims, asked=asked) for _ in range(16)]
+        return [ticket for ticket in found if ticket is not None]
+
+    def through(ticket: Ticket, steps: int) -> None:
+        assert stage.tell(ticket, "COMPLETE" if steps == 10 else "PRUNED", 5.0, {TRAINED: steps})
+        if ticket.claim is not None:
+            ticket.claim.release()
+
+    first, second, third, fourth = all_claimed()
+    through(first, 10)
+    through(second, 4)
+    assert all_claimed() == [], "of the 6 steps that were left no trial can be trained"
+    through(third, 6)
+    (late,) = all_claimed()
+    assert late.slot == 4
+    for ticket in (fourth, late):
+        assert not stage.finished()
+        through(ticket, 10)
+    assert all_claimed() == []
+    assert stage.finished()
+    assert stage.steps() == 40
+
+
+def test_the_steps_of_a_dead_worker_are_kept_for_whoever_goes_on(tmp_path: Path, claims: Claims) -> None:
+    study = tiny_study(tmp_path, sampler="random", budget={"steps": 10, "total_steps": 20}, arms=[{"recipe": "vanilla"}])
+    (stage,) = board_of(study, tmp_path / "out").arms
+    silent, other = claimed(stage, claims), claimed(stage, claims)
+    stage.optuna_study.tell(silent.trial, state=stage.store.optuna.trial.TrialState.FAIL)  # as a missed heartbeat does
+    killed(silent)
+    assert claimed(stage, claims).slot == silent.slot
+    assert stage.claim(claims) is None
+    assert other.slot == 1
 
 
 def test_a_folder_that_was_moved_or_a_machine_that_was_renamed_keeps_its_trials(board: Board, tmp_path: Path) -> None:

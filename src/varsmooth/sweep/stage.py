@@ -82,13 +82,19 @@ class Stage:
         known = {trial.user_attrs[SLOT] for trial in self.trials()}
         begun = max(known, default=-1) + 1
         waiting = any(trial.state.name == "WAITING" for trial in self.trials())
-        wanted = begun if waiting or self._spent() else begun + 1
+        wanted = begun if waiting or self._spent(begun) else begun + 1
         return range(wanted if most is None else min(wanted, most))
 
-    def _spent(self) -> bool:
-        """Whether the minutes or the steps are used up."""
-        minutes, steps = self.budget.minutes, self.budget.total_steps
-        return (minutes is not None and self.seconds() >= 60 * minutes) or (steps is not None and self.steps() >= steps)
+    def _spent(self, begun: int) -> bool:
+        """Whether the minutes are used up, or too few steps left for another trial beside the slots that have begun."""
+        minutes, most = self.budget.minutes, self.budget.total_steps
+        if minutes is not None and self.seconds() >= 60 * minutes:
+            return True
+        if most is None:
+            return False
+        # A slot that is not through may spend all the steps of a trial; what it leaves is handed out once it has ended.
+        promised = self.steps() + (begun - len(self.outcomes())) * self.budget.steps
+        return promised + self.budget.steps > most
 
     def best(self) -> FrozenTrial | None:
         """The trial with the lowest development perplexity among those that were trained to the end."""

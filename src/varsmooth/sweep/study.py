@@ -26,7 +26,7 @@ class Budget:
     trials: int | None = None
     minutes: float | None = None
     total_steps: int | None = None
-    """training steps of all trials together; those that were given up early leave more to others"""
+    """training steps of all trials together, never more; those that were given up early leave room for others"""
 
 
 @dataclass(frozen=True)
