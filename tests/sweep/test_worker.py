@@ -274,6 +274,27 @@ def test_a_lost_database_is_made_anew_from_the_runs(tmp_path: Path, monkeypatch:
     assert outcomes(board_of(study, out)) == ALL_DONE
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_database_made_anew_knows_what_the_runs_have_cost(at_once: int, tmp_path: Path) -> None:
+    study, out = tiny_study(tmp_path, arms=[{"recipe": "vanilla"}]), tmp_path / "out"
+    swept(study, out, at_once)
+    (out / FILE).unlink()
+    swept(study, out, at_once)
+    (stage,) = board_of(study, out).arms
+    clocks = [record(out / "vanilla" / f"trial-000{slot}")["seconds"] for slot in range(2)]
+    assert [stage.outcomes()[slot].user_attrs["seconds"] for slot in range(2)] == [clock / at_once for clock in clocks]
+
+
+def test_minutes_that_were_used_up_stay_so_without_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = {"steps": 8, "minutes": 1e-4}  # less than any trial takes
+    study, out = tiny_study(tmp_path, sampler="random", budget=budget, arms=[{"recipe": "vanilla"}]), tmp_path / "out"
+    swept(study, out)
+    (out / FILE).unlink()
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("the minutes are spent again"))
+    swept(study, out)
+    assert outcomes(board_of(study, out)) == {"tiny/vanilla": {0: "COMPLETE"}}
+
+
 def away(times: int) -> Any:
     """A way to ask that fails so many times, as SQLAlchemy does when the server is gone."""
     from sqlalchemy.exc import OperationalError

@@ -135,6 +135,9 @@ class _Worker:
         self.tickets[ticket.name] = ticket
         refuse_another_sweeps(path, ticket)
         if ended_before(record):
+            # A database that was made anew knows nothing of its cost, and minutes spent must stay spent; the record has the
+            # time on the clock, in which the others of this process had their turns, too.
+            ticket.seconds = max(ticket.seconds, float(record.get("seconds") or 0.0) / self.at_once)
             self._ended(Trial(ticket.name, ticket.config), record)
             self.session.screen.advance_total(ticket.config.train.steps)
             return
