@@ -4,16 +4,16 @@ import math
 
 import pytest
 
-from varsmooth.bench.findings import Check, Findings, Measurement, Spread, Target
+from varsmooth.bench.findings import Check, Findings, Measurement, Quartiles, Target
 from varsmooth.bench.plan import PENN, WIKITEXT
 from varsmooth.bench.targets import PEAK_MEMORY, RATIO, STEP, target_for
 from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, SCHEMES, VANILLA, WORD
 
 
 def test_a_spread_is_median_and_quartiles() -> None:
-    assert Spread.of([5.0, 1.0, 3.0, 2.0, 4.0]) == Spread(3.0, 2.0, 4.0, 5)
-    assert Spread.of([1.0, 2.0]) == Spread(1.5, 1.25, 1.75, 2)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 1)
+    assert Quartiles.of([5.0, 1.0, 3.0, 2.0, 4.0]) == Quartiles(3.0, 2.0, 4.0, 5)
+    assert Quartiles.of([1.0, 2.0]) == Quartiles(1.5, 1.25, 1.75, 2)
+    assert Quartiles.of([7.0]) == Quartiles(7.0, 7.0, 7.0, 1)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,9 @@ def test_a_check_passes_within_its_tolerance() -> None:
 
 def test_json_holds_no_nan_and_says_what_was_reached() -> None:
     red = Check("a", "b", math.nan, 1e-3)
-    measured = Measurement("schemes", STEP, 512, PENN, VANILLA, Spread(1.0, 0.9, 1.1, 9), "ms", 0.3, Target("t", 1.3, 0.8, 2.3))
+    measured = Measurement(
+        "schemes", STEP, 512, PENN, VANILLA, Quartiles(1.0, 0.9, 1.1, 9), "ms", 0.3, Target("t", 1.3, 0.8, 2.3)
+    )
     found = Findings({"commit": None}, [red], [measured], 1.5).as_json()
     assert found["gate"]["passed"] is False
     assert found["gate"]["checks"][0]["found"] is None

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from varsmooth.bench.findings import Check, Findings, Measurement, Spread, Target
+from varsmooth.bench.findings import Check, Findings, Measurement, Quartiles, Target
 from varsmooth.bench.output import COLUMNS, append_csv, check_csv, failure_lines, figures_table, targets_table
 from varsmooth.errors import InputError
 
@@ -17,11 +17,11 @@ ENVIRONMENT = {
     "commit": "abc",
 }
 STEP = Measurement(
-    "schemes", "step", 512, 10_000, "vanilla", Spread(1.25, 1.2, 1.3, 9), "ms", 0.267, Target("vanilla, 512", 1.3, 0.8, 2.3)
+    "schemes", "step", 512, 10_000, "vanilla", Quartiles(1.25, 1.2, 1.3, 9), "ms", 0.267, Target("vanilla, 512", 1.3, 0.8, 2.3)
 )
-RATIO = Measurement("schemes", "over vanilla", 512, 33_278, "blank", Spread(1.0 / 3, 0.3, 0.4, 9), "x")
+RATIO = Measurement("schemes", "over vanilla", 512, 33_278, "blank", Quartiles(1.0 / 3, 0.3, 0.4, 9), "x")
 MEMORY = Measurement(
-    "memory", "peak memory", 512, 10_000, "vanilla", Spread(412.6, 412.6, 412.6, 1), "MB", None, Target("m", 400, 200)
+    "memory", "peak memory", 512, 10_000, "vanilla", Quartiles(412.6, 412.6, 412.6, 1), "MB", None, Target("m", 400, 200)
 )
 FINDINGS = Findings(ENVIRONMENT, [], [STEP, RATIO, MEMORY])
 

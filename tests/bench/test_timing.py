@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from varsmooth.bench.findings import Spread
+from varsmooth.bench.findings import Quartiles
 from varsmooth.bench.timing import Call, Turns, captured, ratio, stopwatch_for
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def test_ratios_are_of_neighbours_so_that_drift_cancels() -> None:
 
 
 def test_a_ratio_is_the_median_of_ratios_and_not_the_ratio_of_medians() -> None:
-    assert ratio({"a": [1.0, 2.0, 4.0], "b": [4.0, 2.0, 2.0]}, "b", "a") == Spread(1.0, 0.75, 2.5, 3)
+    assert ratio({"a": [1.0, 2.0, 4.0], "b": [4.0, 2.0, 2.0]}, "b", "a") == Quartiles(1.0, 0.75, 2.5, 3)
 
 
 def test_repeats_must_pair() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from varsmooth.errors import InputError
+from varsmooth.experiment.seeds import Spread
 from varsmooth.report import sweep_plot
 from varsmooth.report.sweep_page import render_sweep_page
 from varsmooth.report.sweep_plot import sweep_picture
 from varsmooth.sweep import ArmSummary, StudySummary
-from varsmooth.sweep.summary import SeedSummary, Spread, TrialSummary
+from varsmooth.sweep.summary import SeedSummary, TrialSummary
 
 
 def trial(number: int, value: float | None, state: str = "finished", reason: str | None = None) -> TrialSummary:
@@ -30,8 +31,8 @@ def study(*trials: TrialSummary, **changes: Any) -> StudySummary:
         best,
         'name = "a"',
         [SeedSummary(1, "finished", 80.5, 79.25), SeedSummary(2, "finished", 81.5, 80.25)],
-        Spread(81.0, 0.7),
-        Spread(79.75, 0.7),
+        Spread(81.0, 0.7, 2),
+        Spread(79.75, 0.7, 2),
         {"train.lr": 0.75, "dropout.tables": 0.25},
         None,
         list(trials),
@@ -48,7 +49,7 @@ def test_the_page_says_what_was_given_used_found_and_why_trials_failed() -> None
         "1 arm, each with 4 trials of 60 steps within 200 steps in all and 9 minutes; sampled by tpe, pruned by median",
         "<td>150 of 200</td>",
         "<td>3.0 of 9</td>",
-        "<td>81.00 ± 0.70</td><td>79.75 ± 0.70</td>",
+        "<td>81.00 ±0.70</td><td>79.75 ±0.70</td>",
         "<tr><td>2</td><td>finished</td><td>81.50</td><td>80.25</td></tr>",
         "<td>train.lr</td><td>0.75</td>",
         "out of GPU memory",
@@ -57,6 +58,12 @@ def test_the_page_says_what_was_given_used_found_and_why_trials_failed() -> None
         assert words in page, words
     assert page.count("<img ") == 2
     assert "a<b" not in page
+
+
+def test_the_page_says_of_how_many_seeds_a_mean_is() -> None:
+    seeds = [SeedSummary(1, "finished", 80.5, None), SeedSummary(2, "failed", None, None)]
+    page = render_sweep_page(study(*TRIALS, seeds=seeds, seeds_valid=Spread(80.5, None, 1), seeds_test=None))
+    assert "<td>80.50 (1 of 2)</td><td>-</td>" in page
 
 
 def test_an_arm_without_a_result_says_so() -> None:

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from runs_for_tests import MakeRun, result
-from varsmooth.report import Spread, as_json, as_markdown, as_rich_table, build_rows
-from varsmooth.report.tables import display_columns, explanation, spread
+from varsmooth.experiment.seeds import Spread, spread
+from varsmooth.report import as_json, as_markdown, as_rich_table, build_rows
+from varsmooth.report.tables import display_columns, explanation
 
 
 def terminal_text(rows: list, width: int = 200) -> str:

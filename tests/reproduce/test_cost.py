@@ -13,9 +13,9 @@ from varsmooth.bench.learning import Effort
 from varsmooth.bench.plan import PENN
 from varsmooth.bench.targets import STEP
 from varsmooth.bench.workload import VANILLA, WORD, Workload
+from varsmooth.experiment.seeds import Spread
 from varsmooth.fleet.clock import Clock
 from varsmooth.report.runs import load_run
-from varsmooth.report.tables import Spread
 from varsmooth.reproduce.cost import Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
 from varsmooth.reproduce.pace import milliseconds, scheme_of
 from varsmooth.reproduce.page import build_page

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sweeps_for_tests import board_of, outcomes, tiny_study
+from varsmooth.cli.sweep_tables import print_summary
 from varsmooth.config import Config
 from varsmooth.errors import InputError
+from varsmooth.experiment.seeds import Spread
 from varsmooth.sweep import summarize
 from varsmooth.sweep.board import Board
 from varsmooth.sweep.claims import Claims
@@ -303,6 +307,24 @@ def test_seeds_follow_the_search_with_the_best_configuration(tmp_path: Path, cla
     for ticket in tickets:
         ended(ticket)
     assert board.finished()
+
+
+def test_a_mean_over_seeds_says_how_many_of_them_failed(tmp_path: Path, claims: Claims) -> None:
+    board = board_of(tiny_study(tmp_path, seeds=[5, 6, 7], arms=[{"recipe": "vanilla"}]), tmp_path / "out")
+    for _ in range(2):
+        ended(claimed(board.arms[0], claims))
+    (seeds,) = board.seed_stages()
+    first, second, third = (claimed(seeds, claims) for _ in range(3))
+    ended(first, 10.0)
+    assert seeds.tell(second, "FAIL", None, {REASON: "not finite"})
+    ended(third, 12.0)
+    (arm,) = summarize(board).arms
+    assert arm.seeds_valid == Spread(11.0, pytest.approx(math.sqrt(2)), 2)
+    assert arm.seeds_test is None
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        print_summary(summarize(board), console)
+    assert "11.00 ±1.41 (2 of 3)" in capture.get()
 
 
 def test_importance_comes_with_enough_trials(tmp_path: Path, claims: Claims) -> None:

@@ -13,7 +13,7 @@ Verdict = Literal["aim", "reach", "no"]
 
 
 @dataclass(frozen=True)
-class Spread:
+class Quartiles:
     """The median of some repeats, and its quartiles."""
 
     median: float
@@ -22,7 +22,7 @@ class Spread:
     repeats: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> Quartiles:
         if len(values) == 1:
             return cls(values[0], values[0], values[0], 1)
         q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
@@ -54,7 +54,7 @@ class Measurement:
     size: int
     words: int
     scheme: str
-    spread: Spread
+    spread: Quartiles
     unit: Unit
     floor: float | None = None
     """counted, in the same unit"""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from varsmooth.bench import floor
-from varsmooth.bench.findings import Findings, Measurement, Spread, Unit
+from varsmooth.bench.findings import Findings, Measurement, Quartiles, Unit
 from varsmooth.bench.fleet import Fleet
 from varsmooth.bench.gate import run_gate
 from varsmooth.bench.learning import steps_to_goal
@@ -76,7 +76,7 @@ def _eager(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
     trainer = _warm(plan, load, VANILLA, "eager")
     times = turns.time({VANILLA: trainer.step}, max(1, plan.calls // 3))
     trainer.check_finite()
-    return [_measurement(plan, load, EAGER, "eager step", VANILLA, Spread.of(times[VANILLA]))]
+    return [_measurement(plan, load, EAGER, "eager step", VANILLA, Quartiles.of(times[VANILLA]))]
 
 
 def _schemes(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
@@ -86,7 +86,7 @@ def _schemes(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
     for trainer in trainers.values():
         trainer.check_finite()
     counted = floor.step(load).milliseconds if plan.device.type == "cuda" else None
-    found = [_measurement(plan, load, STEPS, STEP, name, Spread.of(times[name]), floor_ms=counted) for name in trainers]
+    found = [_measurement(plan, load, STEPS, STEP, name, Quartiles.of(times[name]), floor_ms=counted) for name in trainers]
     others = [name for name in trainers if name != VANILLA]
     return found + [_measurement(plan, load, STEPS, RATIO, name, ratio(times, name, VANILLA), "x") for name in others]
 
@@ -103,7 +103,7 @@ def _fleets(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
     for trainer in trainers:
         trainer.check_finite()
     return [
-        _measurement(plan, load, FLEET, name, VANILLA, Spread.of([t / (plan.calls * size) for t in times[name]]))
+        _measurement(plan, load, FLEET, name, VANILLA, Quartiles.of([t / (plan.calls * size) for t in times[name]]))
         for name, size in zip(cases, plan.fleets, strict=True)
     ]
 
@@ -113,7 +113,7 @@ def _parts(plan: Plan, turns: Turns, load: Workload) -> list[Measurement]:
     cases = {f"{part.name}, {part.scheme}": captured(part.call, plan.device) for part in parts}
     times = turns.time(cases)
     return [
-        _measurement(plan, load, PARTS, part.name, part.scheme, Spread.of(found), floor_ms=part.floor.milliseconds)
+        _measurement(plan, load, PARTS, part.name, part.scheme, Quartiles.of(found), floor_ms=part.floor.milliseconds)
         for part, found in zip(parts, times.values(), strict=True)
     ]
 
@@ -123,7 +123,7 @@ def _memory(plan: Plan, _: Turns, load: Workload) -> list[Measurement]:
     found = []
     for scheme in plan.memory_of:
         with _alone_on_the_card(f"memory, {scheme}"):
-            spread = Spread.of([_megabytes_beyond(plan, load, scheme)])
+            spread = Quartiles.of([_megabytes_beyond(plan, load, scheme)])
         found.append(_measurement(plan, load, MEMORY, PEAK_MEMORY, scheme, spread, "MB"))
     return found
 
@@ -147,7 +147,7 @@ def _learning(plan: Plan, _: Turns, load: Workload) -> list[Measurement]:
         with _alone_on_the_card(f"learning, {scheme}"):
             steps = steps_to_goal(load, scheme, plan.device, plan.learning)
         if steps is not None:
-            found.append(_measurement(plan, load, LEARNING, STEPS_TO_GOAL, scheme, Spread.of([float(steps)]), "steps"))
+            found.append(_measurement(plan, load, LEARNING, STEPS_TO_GOAL, scheme, Quartiles.of([float(steps)]), "steps"))
     return found
 
 
@@ -165,7 +165,7 @@ def _measurement(
     group: str,
     quantity: str,
     scheme: str,
-    spread: Spread,
+    spread: Quartiles,
     unit: Unit = "ms",
     floor_ms: float | None = None,
 ) -> Measurement:

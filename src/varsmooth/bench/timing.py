@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from varsmooth.bench.findings import Spread
+from varsmooth.bench.findings import Quartiles
 from varsmooth.train.captured import WARM_UP, Captured
 
 FEWEST = 3
@@ -48,9 +48,9 @@ class Turns:
         return times
 
 
-def ratio(times: Times, name: str, baseline: str) -> Spread:
+def ratio(times: Times, name: str, baseline: str) -> Quartiles:
     """Return how much longer ``name`` took than ``baseline``, each repeat against its neighbour in time."""
-    return Spread.of([mine / other for mine, other in zip(times[name], times[baseline], strict=True)])
+    return Quartiles.of([mine / other for mine, other in zip(times[name], times[baseline], strict=True)])
 
 
 def captured(call: Call, device: torch.device) -> Call:

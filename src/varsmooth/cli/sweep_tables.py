@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from varsmooth.sweep import StudySummary, mean_and_spread
+from varsmooth.experiment.seeds import shown_spread
+from varsmooth.sweep import StudySummary
 
 
 def print_summary(found: StudySummary, console: Console) -> None:
@@ -23,7 +24,7 @@ def print_summary(found: StudySummary, console: Console) -> None:
         trials = f"{used['trials']} of {given['trials'] or 'any'}" + (f" ({others})" if others else "")
         minutes = f"{used['minutes']:.1f}" + (f" of {given['minutes']:g}" if given["minutes"] else "")
         steps = f"{used['steps']:,}" + (f" of {given['total_steps']:,}" if given["total_steps"] else "")
-        seeds = mean_and_spread(arm.seeds_valid), mean_and_spread(arm.seeds_test)
+        seeds = [shown_spread(item, len(arm.seeds)) for item in (arm.seeds_valid, arm.seeds_test)]
         rows.append((arm.arm, trials, steps, minutes, figure(best.valid_perplexity if best else None), *seeds))
     print_table(headings, rows, console)
     for arm in found.arms:

@@ -1,9 +1,10 @@
 """What came of the runs: tables, learning curves and one page."""
 
+from varsmooth.experiment.seeds import Spread
 from varsmooth.report.page import Sample, write_page
 from varsmooth.report.plots import learning_curves, write_learning_curves
 from varsmooth.report.runs import RunSummary, load_run, runs_in
-from varsmooth.report.tables import Row, Spread, as_json, as_markdown, as_rich_table, build_rows
+from varsmooth.report.tables import Row, as_json, as_markdown, as_rich_table, build_rows
 
 __all__ = [
     "Row",

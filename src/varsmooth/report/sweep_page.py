@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from varsmooth.errors import InputError
+from varsmooth.experiment.seeds import shown_spread
 from varsmooth.files import write_atomically
 from varsmooth.report.page import data_uri, document, plain_table
 from varsmooth.report.plots import DARK, LIGHT, MissingPlotError
 from varsmooth.report.sweep_plot import Cost, sweep_picture
-from varsmooth.sweep import ArmSummary, StudySummary, mean_and_spread
+from varsmooth.sweep import ArmSummary, StudySummary
 
 
 def write_sweep_page(path: Path, study: StudySummary) -> None:
@@ -81,8 +82,8 @@ def _row(arm: ArmSummary) -> list[str]:
         f"{used['steps']:,}" + (f" of {given['total_steps']:,}" if given["total_steps"] else ""),
         f"{used['minutes']:.1f}" + (f" of {given['minutes']:g}" if given["minutes"] else ""),
         _figure(arm.best.valid_perplexity if arm.best else None),
-        mean_and_spread(arm.seeds_valid) or "-",
-        mean_and_spread(arm.seeds_test) or "-",
+        shown_spread(arm.seeds_valid, len(arm.seeds)) or "-",
+        shown_spread(arm.seeds_test, len(arm.seeds)) or "-",
     ]
 
 

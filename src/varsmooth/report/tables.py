@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from varsmooth.experiment.seeds import Spread, shown_spread, spread
 from varsmooth.report.runs import RunGroup, RunSummary, group_runs, printable
 
 PREDICTIONS = ("mode", "mean", "mean-input", "sample")
@@ -25,15 +25,6 @@ NOTHING = "-"
 MANY_SEEDS = 5
 NARROWEST_NAME = 12
 """Columns of a terminal into which the name of a recipe may be folded."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean over seeds, and their sample standard deviation where there are at least two."""
-
-    mean: float
-    deviation: float | None
-    seeds: int
 
 
 @dataclass(frozen=True)
@@ -75,18 +66,6 @@ def build_rows(runs: Iterable[RunSummary]) -> list[Row]:
         unfinished = [run for run in group.runs if not run.finished]
         rows += [_row(group, members) for members in (finished, unfinished) if members]
     return rows
-
-
-def spread(values: Iterable[tuple[int, float]]) -> Spread | None:
-    """Return mean and spread of (seed, value) pairs; runs of one seed are averaged first, since they are no fresh evidence."""
-    by_seed: dict[int, list[float]] = {}
-    for seed, value in values:
-        by_seed.setdefault(seed, []).append(value)
-    if not by_seed:
-        return None
-    means = [statistics.fmean(group) for group in by_seed.values()]
-    known = len(means) > 1 and all(map(math.isfinite, means))
-    return Spread(statistics.fmean(means), statistics.stdev(means) if known else None, len(means))
 
 
 def display_columns(rows: Sequence[Row]) -> list[Column]:
@@ -228,7 +207,7 @@ def _place(name: str) -> tuple[bool, int, str]:
 
 
 def _perplexities(header: str, rows: Sequence[Row], spreads: Sequence[Spread | None]) -> Column:
-    cells = [_shown_spread(item, len(set(row.seeds))) for item, row in zip(spreads, rows, strict=True)]
+    cells = [shown_spread(item, len(set(row.seeds))) or NOTHING for item, row in zip(spreads, rows, strict=True)]
     best: set[int] = set()
     for data in {row.data for row in rows}:
         rivals = {
@@ -239,15 +218,6 @@ def _perplexities(header: str, rows: Sequence[Row], spreads: Sequence[Spread | N
         if len(rivals) > 1:
             best.add(min(rivals, key=rivals.__getitem__))
     return Column(header, cells, best=frozenset(best))
-
-
-def _shown_spread(item: Spread | None, seeds: int) -> str:
-    """Return ``95.14 ±0.31``, saying so where not every seed has the figure."""
-    if item is None:
-        return NOTHING
-    deviation = "" if item.deviation is None else f" ±{item.deviation:.2f}"
-    missing = "" if item.seeds == seeds else f" ({item.seeds} of {seeds})"
-    return f"{item.mean:,.2f}{deviation}{missing}"
 
 
 def _shown_seeds(seeds: Sequence[int]) -> str:

@@ -18,9 +18,9 @@ from varsmooth.bench.suite import Observer
 from varsmooth.bench.targets import PEAK_MEMORY, STEP, STEPS_TO_GOAL
 from varsmooth.bench.workload import ELEMENT_BATCH, ELEMENT_SEQUENCE, VANILLA, WORD, Workload
 from varsmooth.errors import InputError
+from varsmooth.experiment.seeds import Spread
 from varsmooth.fleet import TimeLimit
 from varsmooth.fleet.clock import Clock
-from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, shown
 from varsmooth.train.environment import environment

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
-from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name

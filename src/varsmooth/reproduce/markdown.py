@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from varsmooth.report.tables import Spread
+from varsmooth.experiment.seeds import Spread
 
 NOTHING = "-"
 Cells = Sequence[str]

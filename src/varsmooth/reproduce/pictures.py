@@ -6,8 +6,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from varsmooth.experiment.seeds import Spread
 from varsmooth.report.plots import LIGHT, MissingPlotError
-from varsmooth.report.tables import Spread
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 STEPS = tuple(figure * 10.0**power for power in range(-3, 6) for figure in (1, 2, 5))

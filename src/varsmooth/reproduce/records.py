@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from varsmooth.errors import InputError
+from varsmooth.experiment.seeds import Spread, spread
 from varsmooth.report.runs import RunSummary, compared_config, group_runs, load_run
-from varsmooth.report.tables import Spread, spread
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, corpus_plan
 from varsmooth.reproduce.chosen import FILE, read_chosen
 from varsmooth.reproduce.experiments import experiment_jobs, group_of, named_experiments, possible_final_jobs

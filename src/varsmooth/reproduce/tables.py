@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from varsmooth.evaluate import Band
+from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
-from varsmooth.report.tables import Spread
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
 from varsmooth.reproduce.jobs import table_group

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Unpack
 
+from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
-from varsmooth.report.tables import Spread
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.experiments import FINAL, Arm, Experiment, Part, group_of, point_name, possible_final_jobs
 from varsmooth.reproduce.jobs import Job

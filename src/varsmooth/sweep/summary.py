@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 import warnings
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from varsmooth.config import to_toml
+from varsmooth.experiment.seeds import Spread, spread
 from varsmooth.fleet.crew import read_record
 from varsmooth.sweep.board import Board
 from varsmooth.sweep.sampling import rounded
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
 LEAST_TRIALS = 8
 """Finished trials below which an importance says nothing."""
 STATES = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The mean over seeds, and their sample standard deviation where there are several."""
-
-    mean: float | None
-    deviation: float | None
 
 
 @dataclass(frozen=True)
@@ -70,8 +61,9 @@ class ArmSummary:
     best_config: str | None
     """as TOML"""
     seeds: list[SeedSummary]
-    seeds_valid: Spread
-    seeds_test: Spread
+    seeds_valid: Spread | None
+    seeds_test: Spread | None
+    """of those seeds that have the figure"""
     importance: dict[str, float] | None
     importance_missing: str | None
     trials: list[TrialSummary]
@@ -98,12 +90,6 @@ class StudySummary:
         parts += [f"{given['total_steps']:,} steps in all"] if given["total_steps"] else []
         parts += [f"{given['minutes']:g} minutes"] if given["minutes"] else []
         return " within ".join([parts[0], " and ".join(parts[1:])]) if len(parts) > 1 else parts[0]
-
-
-def mean_and_spread(found: Spread) -> str:
-    """Return "12.34 ± 0.56", as much of it as there is."""
-    deviation = "" if found.deviation is None else f" ± {found.deviation:.2f}"
-    return "" if found.mean is None else f"{found.mean:.2f}{deviation}"
 
 
 def summarize(board: Board, out: Path | None = None) -> StudySummary:
@@ -140,17 +126,12 @@ def _arm(stage: Stage, seeds: Stage | None, out: Path | None) -> ArmSummary:
         next((trial for trial in trials if best is not None and trial.trial == stage.label(best.user_attrs[SLOT])), None),
         None if found is None else to_toml(found.config),
         reruns,
-        _spread([entry.valid_perplexity for entry in reruns]),
-        _spread([entry.test_perplexity for entry in reruns]),
+        spread((entry.seed, entry.valid_perplexity) for entry in reruns if entry.valid_perplexity is not None),
+        spread((entry.seed, entry.test_perplexity) for entry in reruns if entry.test_perplexity is not None),
         importance,
         missing,
         trials,
     )
-
-
-def _spread(values: Iterable[float | None]) -> Spread:
-    known = [value for value in values if value is not None]
-    return Spread(statistics.fmean(known) if known else None, statistics.stdev(known) if len(known) > 1 else None)
 
 
 def _trials(stage: Stage, outcomes: list[FrozenTrial]) -> list[TrialSummary]:
