@@ -14,7 +14,7 @@ from varsmooth.recipe import load_recipe
 from varsmooth.report.page import Sample, write_page
 from varsmooth.report.plots import MissingPlotError, write_learning_curves
 from varsmooth.report.runs import RunSummary, load_run
-from varsmooth.report.tables import as_rich_table, build_rows
+from varsmooth.report.tables import ResultsTable, build_rows
 
 # The best of ten trials for each arm on the development set (results/demo/tuning.json).
 ARMS = {
@@ -58,7 +58,7 @@ def run_demo(out: Path, seed: int, console: Console, steps: int | None = None) -
 
 def _print_table(runs: list[RunSummary], console: Console) -> None:
     rows = build_rows(runs)
-    console.print(as_rich_table(rows))
+    console.print(ResultsTable(rows))
     for run in runs:
         best, steps = run.record["best"]["step"], run.record["steps"]
         epochs = run.record["steps_per_epoch"]

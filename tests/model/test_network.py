@@ -425,6 +425,17 @@ def test_weights_that_are_put_in_place_of_others_are_drawn_from():
     assert torch.equal(*losses)
 
 
+def test_an_output_table_of_its_own_that_is_put_in_place_of_another_is_drawn_from():
+    network, other = some_network(tied=False, output="table"), some_network(tied=False, output="table")
+    inputs, targets = some_ids(T, B), some_ids(T, B, seed=4)
+    network.loss(inputs, targets, network.initial_state(B), KEY)
+    with torch.no_grad():
+        other.own_output_table.mul_(3.0)
+    network.own_output_table = torch.nn.Parameter(other.own_output_table.detach().clone())
+    losses = [each.loss(inputs, targets, each.initial_state(B), KEY)[0].per_token for each in (network, other)]
+    assert torch.equal(*losses)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -8,14 +8,14 @@ from rich.console import Console
 
 from runs_for_tests import MakeRun, result
 from varsmooth.experiment.seeds import Spread, spread
-from varsmooth.report import as_json, as_markdown, as_rich_table, build_rows
+from varsmooth.report import ResultsTable, as_json, as_markdown, build_rows
 from varsmooth.report.tables import display_columns, explanation
 
 
 def terminal_text(rows: list, width: int = 200) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(as_rich_table(rows))
+        console.print(ResultsTable(rows))
     return capture.get()
 
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from varsmooth.cli.app import app, errors
 from varsmooth.errors import InputError
 from varsmooth.report import (
+    ResultsTable,
     Row,
     RunSummary,
     as_json,
     as_markdown,
-    as_rich_table,
     build_rows,
     load_run,
     runs_in,
@@ -113,4 +113,4 @@ def _print_rows(rows: Sequence[Row], markdown: bool) -> None:
     if markdown:
         print(as_markdown(rows), end="")
     else:
-        Console().print(as_rich_table(rows))
+        Console().print(ResultsTable(rows))

@@ -18,6 +18,7 @@ from varsmooth.cli.app import app, errors
 from varsmooth.errors import InputError
 from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample
 from varsmooth.experiment import corpus_of, set_threads
+from varsmooth.experiment.opening import changed_texts
 from varsmooth.posterior import Predict
 from varsmooth.text.reading import decode_lines, read_lines
 from varsmooth.text.splits import Corpus, encode_file
@@ -60,9 +61,9 @@ def evaluate_run(
     predict
         Which table predicts; the default is the recipe's own.
     samples
-        Draws of the tables, with `--predict sample`.
+        Draws of the tables, with `--predict sample`; 20 unless given.
     average
-        Average the draws' probabilities (arithmetic) or their log-likelihoods (geometric).
+        Average the draws' probabilities (arithmetic, unless given) or their log-likelihoods (geometric).
     temperature
         A number, or `auto` for the one that is best on valid.
     batch
@@ -88,9 +89,9 @@ def evaluate_run(
     file = data if data is not None and Path(data).is_file() else None
     # One file has no development set of its own.
     corpus = None if file and temperature != "auto" else _corpus(model, None if file else data)
-    degree = _temperature(model, corpus, rule, temperature)
     if corpus is not None and data is None:
         _tell_of_changes(run, corpus)
+    degree = _temperature(model, corpus, rule, temperature)
     ids = encode_file(Path(file), model.vocab) if file else getattr(corpus, split)
     count, kind = 20 if samples is None else samples, average or "arithmetic"
     found = model.evaluate(ids, rule, degree, batch=batch, samples=count, average=kind, seed=seed)
@@ -192,8 +193,7 @@ def _load(run: Path, device: str = "cpu") -> LanguageModel:
 def _tell_of_changes(run: Path, corpus: Corpus) -> None:
     folder = RunFolder(run)
     record = folder.read_record() if folder.record_path.exists() else {}
-    known = (record.get("data") or {}).get("checksums") or {}
-    if changed := [split for split, found in corpus.checksums.items() if known.get(split, found) != found]:
+    if changed := changed_texts(record, corpus):
         errors.print(f"varsmooth: warning: the {changed[0]} text has changed since this run was trained")
 
 

@@ -63,13 +63,18 @@ def _settings(record: dict[str, Any]) -> dict[str, Any] | None:
         return None
 
 
+def changed_texts(record: dict[str, Any], corpus: Corpus) -> list[str]:
+    """Return the splits of which a record knows another text."""
+    known = (record.get("data") or {}).get("checksums") or {}
+    return [split for split, checksum in corpus.checksums.items() if known.get(split, checksum) != checksum]
+
+
 def refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
     """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
     data, mapping, vocab = record.get("data", {}), to_mapping(config), corpus.vocab.checksum
     changed = [folder.config_path.name] if "config" in record and _settings(record) != mapping else []
     changed += [folder.vocab_path.name] if data.get("vocab_checksum", vocab) != vocab else []
-    known = data.get("checksums", {})
-    changed += [f"the {split} text" for split, checksum in corpus.checksums.items() if known.get(split, checksum) != checksum]
+    changed += [f"the {split} text" for split in changed_texts(record, corpus)]
     if changed:
         raise InputError(
             f"{folder.path}: {changed[0]} has changed since this run was started; change it back or start a new run"

@@ -120,7 +120,8 @@ class RecurrentLanguageModel(nn.Module):
     @property
     def posteriors(self) -> tuple[EmbeddingPosterior, EmbeddingPosterior]:
         """q of the input table and q of the output table, as they are drawn in training."""
-        if self._posteriors is None or self._posteriors[0].weight is not self.input_table:
+        tables = self.input_table, self.output_table
+        if self._posteriors is None or any(q.weight is not each for q, each in zip(self._posteriors, tables, strict=True)):
             how = self.smoothing
             self._posteriors = (
                 self._posterior(self.input_table, how.drawn, how.scope, how.table_dropout),

@@ -4,16 +4,16 @@ from varsmooth.experiment.seeds import Spread
 from varsmooth.report.page import Sample, write_page
 from varsmooth.report.plots import learning_curves, write_learning_curves
 from varsmooth.report.runs import RunSummary, load_run, runs_in
-from varsmooth.report.tables import Row, as_json, as_markdown, as_rich_table, build_rows
+from varsmooth.report.tables import ResultsTable, Row, as_json, as_markdown, build_rows
 
 __all__ = [
+    "ResultsTable",
     "Row",
     "RunSummary",
     "Sample",
     "Spread",
     "as_json",
     "as_markdown",
-    "as_rich_table",
     "build_rows",
     "learning_curves",
     "load_run",

@@ -137,11 +137,6 @@ class ResultsTable:
         return Group(*parts, Text(explanation(self.rows), style="table.caption"))
 
 
-def as_rich_table(rows: Sequence[Row]) -> ResultsTable:
-    """Return the table for a terminal."""
-    return ResultsTable(rows)
-
-
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return the table as GitHub-flavoured Markdown."""
     columns = display_columns(rows)

@@ -54,9 +54,9 @@ def ask_again(board: Board) -> list[dict[str, Any]]:
 
 def tell(board: Board, folders: Sequence[Path]) -> list[Told]:
     """Record the results of runs that were asked for; each counts once, however often it is told."""
-    runs = [run for folder in folders for run in _runs_in(folder)]
     if not folders:
         raise InputError("no folder is named: give the one that varsmooth train --fleet made")
+    runs = [run for folder in folders for run in _runs_in(folder)]
     if not runs:
         raise InputError(f"no runs in {', '.join(map(str, folders))}: name the folder that varsmooth train --fleet made")
     slots = {_name(stage, slot): (stage, slot) for stage in [*board.arms, *board.seed_stages()] for slot in stage.wanted()}

@@ -96,7 +96,7 @@ class _Elements:
         self.width = weight.shape[1]
         shape = (rows.numel(), self.width)
         # A number would be multiplied in float32, whatever the result is written to.
-        self.scale = torch.tensor(plan.scale, dtype=_factor_dtype(weight), device=weight.device)
+        self.scale = weight.new_full((), plan.scale, dtype=_factor_dtype(weight))
         self.factor = self.scale.new_empty(shape) if plan.drops_elements else None
         self.rows, self.low, self.high = _array(rows), _array(low), _array(high)
         self.dimension = _array(torch.arange(self.width, dtype=torch.int32, device=weight.device))
