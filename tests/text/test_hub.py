@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -156,6 +157,21 @@ def test_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=r"pip install 'varsmooth\[hub\]'"):
         fetch_wikitext2(tmp_path)
+
+
+def test_the_client_does_not_tell_of_every_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = importlib.import_module("huggingface_hub.utils.logging")
+    before, meanwhile = told.get_verbosity(), []
+
+    def fails(*_: object, **__: object) -> str:
+        meanwhile.append(told.get_verbosity())
+        raise OSError("no connection")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fails)
+    with pytest.raises(InputError, match="could not be fetched from the hub: no connection"):
+        fetch_wikitext2(tmp_path, known=SMALL)
+    assert meanwhile == [told.ERROR]
+    assert told.get_verbosity() == before != told.ERROR
 
 
 def test_target_that_cannot_be_written(hub: Hub, tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -49,15 +50,27 @@ def _download(files: list[str], endpoint: str | None) -> dict[str, bytes]:
 
 
 def _take(hub: ModuleType, file: str, scratch: str, endpoint: str | None) -> str:
-    logging.getLogger(hub.__name__).setLevel(logging.ERROR)  # a warning for each retry, where we say at the end what was wrong
     try:
-        path: str = hub.hf_hub_download(
-            REPOSITORY, file, repo_type="dataset", local_dir=scratch, endpoint=endpoint, token=False
-        )
+        with _without_warnings():
+            path: str = hub.hf_hub_download(
+                REPOSITORY, file, repo_type="dataset", local_dir=scratch, endpoint=endpoint, token=False
+            )
     except Exception as error:  # the client raises its own, its transport's and the system's errors
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{file} of {REPOSITORY} could not be fetched from the hub: {reason}") from error
     return path
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep the client from telling of every retry: what was wrong is said once, in the end."""
+    logging = _extra("huggingface_hub.utils.logging")
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _rows_to_text(parquet: ModuleType, path: str) -> bytes:
