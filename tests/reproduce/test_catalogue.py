@@ -130,7 +130,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
     names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "data-size", "data-size-zero"}
-    assert set(named_experiments()) == names | {"tuning-paper", "tuning-512", "tuning-rate", "tuning-kind", "tuning-1024"}
+    assert set(named_experiments()) == names | set(TUNED_ALIKE)
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
@@ -156,7 +156,7 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 
-TUNED_ALIKE = ["data-size", "data-size-zero", "tuning-paper", "tuning-512", "tuning-rate", "tuning-kind", "tuning-1024"]
+TUNED_ALIKE = ["data-size", "data-size-zero", "tuning-paper", "tuning-512", "tuning-rate", "tuning-kind", "tuning-1024", "tuning-recurrent"]
 
 
 @pytest.mark.parametrize("name", TUNED_ALIKE)
@@ -166,7 +166,7 @@ def test_arms_that_are_tuned_have_the_same_budget(name):
         assert len({len(arm.variants_at(place)) for arm in experiment.arms}) == 1
 
 
-@pytest.mark.parametrize("name", ["tuning-paper", "tuning-512", "tuning-rate"])
+@pytest.mark.parametrize("name", ["tuning-paper", "tuning-512", "tuning-rate", "tuning-recurrent"])
 def test_later_rounds_are_as_long_as_a_final_run_and_have_a_seed_of_their_own(name):
     jobs = experiment_jobs(named_experiments()[name], "ptb", TUNED)
     rows = {job.config.name.partition("/")[0] for job in jobs}
