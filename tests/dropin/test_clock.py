@@ -43,16 +43,103 @@ def test_a_table_that_was_loaded_in_place_of_the_first_still_tells_the_steps():
     assert handle.current_step == 2
 
 
-def test_an_optimiser_without_the_table_does_not():
+def test_optimisers_of_parts_of_the_model_count_once_around_one_draw():
     model = recurrent()
     handle = smooth(model, proposal())
-    model(ids())
-    torch.optim.SGD(model.body.parameters(), lr=0.1).step()
-    assert handle.current_step == 0
-    torch.optim.SGD(model.words.parameters(), lr=0.1).step()
-    # The second one has seen no new draw: two optimisers around one step count once.
-    torch.optim.SGD([model.words.weight], lr=0.1).step()
+    for step in (1, 2):
+        model(ids())
+        for part in (model.body, model.words):
+            torch.optim.SGD(part.parameters(), lr=0.1).step()
+            assert handle.current_step == step
+
+
+def test_a_model_whose_table_nobody_trains_has_new_draws_all_the_same():
+    model = recurrent(tied=False)
+    handle = smooth(model, proposal())
+    train(model, handle, 2, torch.optim.SGD(model.head.parameters(), lr=0.5))
+    assert handle.current_step == 2
+
+
+def test_what_is_added_to_a_frozen_model_later_tells_the_steps():
+    model = recurrent(tied=False).requires_grad_(False)
+    handle = smooth(model, proposal(), allow_frozen=True)
+    model.body.adapter = nn.Parameter(torch.zeros(3))
+    for _ in range(2):
+        model(ids())
+        torch.optim.SGD([model.body.adapter], lr=0.5).step()
+    assert handle.current_step == 2
+
+
+def test_a_table_that_is_replaced_is_told_of_at_the_first_step():
+    model = recurrent(tied=False)
+    handle = smooth(model, proposal())
+    model.words = nn.Embedding(WORDS, model.words.embedding_dim)
+    with pytest.warns(UserWarning, match="no effect on words"):
+        train(model, handle, 1)
     assert handle.current_step == 1
+
+
+def test_optimisers_that_step_inside_backward_leave_it_to_the_tables():
+    model = recurrent(tied=False)
+    handle = smooth(model, proposal())
+    steps = []
+
+    def step_now(parameter):
+        torch.optim.SGD([parameter], lr=0.5).step()
+        steps.append(handle.current_step)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step_now)
+    loss_of(model(ids()), ids(seed=1)).backward()
+    assert steps == [0] * (len(steps) - 1) + [1], "the embedding's gradient is the last"
+
+
+def test_an_optimiser_of_copies_is_told_of_when_draws_have_stayed_the_same_for_long():
+    model = recurrent()
+    handle = smooth(model, proposal())
+    optimizer = torch.optim.SGD([parameter.detach().clone() for parameter in model.parameters()], lr=0.5)
+    for _ in range(9):
+        model(ids())
+        optimizer.step()
+    model(ids())
+    with pytest.warns(UserWarning, match="stayed the same for 10 steps.*advance='manual'"):
+        optimizer.step()
+    assert handle.current_step == 0
+
+
+def test_training_another_model_after_one_draw_is_no_cause_for_a_warning(recwarn):
+    model, other = recurrent(), recurrent()
+    handle = smooth(model, proposal())
+    model(ids())
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.5)
+    for _ in range(20):
+        loss_of(other(ids()), ids(seed=1)).backward()
+        optimizer.step()
+    assert not recwarn.list
+    assert handle.current_step == 0
+
+
+class Wrapped(nn.Module):
+    """As in Lightning: what trains is a method, and ``forward`` is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = recurrent()
+
+    def training_step(self, given):
+        return self.inner(given)
+
+
+def test_labels_reach_a_model_that_is_called_by_another_method_than_forward():
+    model, plain = Wrapped(), recurrent()
+    for step in range(2):
+        for each, call in ((model, model.training_step), (plain, plain)):
+            handle = smooth(each, proposal(), "word", "target")
+            handle.step(step)
+            handle.labels(ids(seed=1))
+            loss_of(call(ids()), ids(seed=1)).backward()
+            handle.remove()
+    torch.testing.assert_close(gradients(model.inner), gradients(plain))
 
 
 @pytest.mark.parametrize("step", ["a", 1.5, torch.tensor([1, 2]), torch.tensor(1.5)])

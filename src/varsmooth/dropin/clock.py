@@ -1,6 +1,6 @@
 """Which draw a forward pass sees: the step, and which columns of the global batch it holds.
 
-The rule: the step advances when an optimiser that holds the table has stepped; until then every forward pass is a further
+The rule: the step advances when an optimiser that trains the model has stepped; until then every forward pass is a further
 part of the same batch. So two micro-batches draw what one batch of both would draw, and processes what one process would.
 A pass that runs inside backward is a recomputation (activation checkpointing) and sees the draw of the pass it repeats.
 """
@@ -24,6 +24,8 @@ from varsmooth.errors import InputError
 from varsmooth.posterior import Scope
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+UNNOTICED = 10
+"""Steps of optimisers that hold nothing of the model, each after a draw, until a warning tells that draws stay the same."""
 
 
 @dataclass(eq=False)
@@ -43,9 +45,8 @@ class Clock:
     """Counts steps, and within a step the columns that were drawn for."""
 
     seed: int
-    marks: nn.Module
-    """the embedding: a step of the optimiser that trains it is a step of this clock"""
-    marks_if_frozen: Tensor | None = None
+    model: nn.Module
+    embedding: nn.Module
     by_hand: bool = False
     processes: tuple[int, int] | None = None
     step: Integers = 0
@@ -55,19 +56,24 @@ class Clock:
     """whether the model's own forward is running"""
     never_drawn: set[str] = field(default_factory=set)
     """names of the tables that no forward pass has drawn yet"""
+    given_labels: Tensor | None = field(default=None, repr=False)
+    """of the next forward pass"""
     _moved: bool = False
+    _drawn_since: bool = False
+    _unnoticed: int = 0
     _passes: int = 0
     _recomputed: bool = False
 
-    def begin(self, labels: Tensor | None = None) -> Window:
+    def begin(self) -> Window:
         """Start the window of a forward pass, or return that of the pass which backward is recomputing."""
         if recomputing():
             return self._repeated()
         _CLOCKS.add(self)  # here, so that the clock of a copied model is known too
-        self._moved = True
+        self._moved = self._drawn_since = True
         self._passes = 1 if self._recomputed else self._passes + 1
         self._recomputed = False
-        self.window = Window(DrawKey(self.seed, self.step), labels=labels)
+        self.window = Window(DrawKey(self.seed, self.step), labels=self.given_labels)
+        self.given_labels = None
         return self.window
 
     def columns(self, count: int, scope: Scope) -> tuple[Window, int]:
@@ -123,14 +129,22 @@ class Clock:
         self.sequences = sequences
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """An optimiser has stepped: advance if it holds the table and something was drawn since."""
+        """An optimiser has stepped: advance if it trains the model and something was drawn since."""
         if self.by_hand or isinstance(self.step, Tensor) or not self._moved:
             return
-        # Asked for at each step, as loading a state dict may put another tensor in its place.
-        weight: Any = self.marks.weight
-        marking = weight if weight.requires_grad else self.marks_if_frozen
-        if any(parameter is marking for group in optimizer.param_groups for parameter in group["params"]):
+        if self._trained_by(optimizer):
             self.advance()
+        elif self._drawn_since:
+            self._drawn_since, self._unnoticed = False, self._unnoticed + 1
+            self._tell_of_strange_optimisers()
+
+    def _trained_by(self, optimizer: Optimizer) -> bool:
+        # Asked for at each step, as loading a state dict may put other tensors in their places.
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if id(self.embedding.weight) in held:
+            return True
+        # Inside backward, where each parameter may have an optimiser, only the table's counts: recomputations may follow.
+        return not recomputing() and any(id(parameter) in held for parameter in self.model.parameters())
 
     def _tell_of_idle_tables(self) -> None:
         """Warn, once, of tables that no pass of the first step has drawn."""
@@ -142,8 +156,16 @@ class Clock:
                 stacklevel=2,
             )
 
+    def _tell_of_strange_optimisers(self) -> None:
+        if self._unnoticed == UNNOTICED:
+            warnings.warn(
+                f"the draws have stayed the same for {UNNOTICED} steps of optimisers that hold no parameter of the smoothed model; if "
+                "one of them trains it (copies of its weights, perhaps), use advance='manual' and call handle.step() after it",
+                stacklevel=2,
+            )
+
     def _reset(self) -> None:
-        self.sequences, self._moved, self._passes, self._recomputed = 0, False, 0, False
+        self.sequences, self._moved, self._passes, self._recomputed, self._unnoticed = 0, False, 0, False, 0
         self.window = None
 
     def _repeated(self) -> Window:

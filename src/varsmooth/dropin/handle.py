@@ -52,7 +52,7 @@ def smooth(
     ``output``: ``table`` draws the head's whole table, ``target`` follows the replaced inputs and needs labels, ``none`` leaves
     the head alone. ``special_ids``: never replaced and never proposed; an embedding's ``padding_idx`` is always one of them.
     ``batch_first``: ids are [batch, time], else [time, batch]. ``padding``: rows at the end of a table that stand for no word.
-    ``advance``: the step of the draws follows the optimiser that holds the table, or only ``handle.step()``.
+    ``advance``: the step of the draws follows the optimiser that trains the model, or only ``handle.step()``.
     ``data_parallel``: rank and number of processes that share a batch, if not those of torch.distributed.
     """
     check_kinds(model, proposal)
@@ -74,7 +74,7 @@ def smooth(
     special = special_rows(special_ids, embedding)
     proposal = None if proposal is None else without(proposal, special)
     settings = Settings(granularity, output, scope, dropout, dropout_granularity, variance, batch_first)
-    clock = Clock(seed, embedding, _other_trained(model, embedding), by_hand=advance == "manual", processes=data_parallel)
+    clock = Clock(seed, model, embedding, by_hand=advance == "manual", processes=data_parallel)
     parts, rows_of_padding = _parts(model, embedding, layer, proposal, settings, clock, predict, padding, special)
     return SmoothingHandle(model, parts, clock, settings, rows_of_padding)
 
@@ -113,11 +113,6 @@ def _parts(
     return parts, found
 
 
-def _other_trained(model: nn.Module, embedding: nn.Embedding) -> Tensor | None:
-    """Return the parameter whose optimiser tells the steps while the embedding is frozen."""
-    return next((each for each in model.parameters() if each.requires_grad and each is not embedding.weight), None)
-
-
 @dataclass(eq=False)
 class SmoothingHandle:
     """Smoothing of one model. ``remove`` (or the end of a ``with`` block) gives the model back as it was."""
@@ -133,7 +128,6 @@ class SmoothingHandle:
     def __post_init__(self) -> None:
         for part in self.parts:
             part.install()
-        self._given_labels: Tensor | None = None
         self._hooks: list[RemovableHandle] = [
             self.model.register_forward_pre_hook(self._before, with_kwargs=True),
             self.model.register_forward_hook(self._after, always_call=True),
@@ -173,7 +167,9 @@ class SmoothingHandle:
         ``shift``: they are the ids themselves, to be shifted by one; so are those that a causal model of transformers is called
         with as ``labels=``. Of any other model it is not known whether it shifts them, so they must be given here.
         """
-        self._given_labels = self._shifted(labels) if shift else labels
+        if not isinstance(labels, Tensor):
+            raise InputError(f"labels must be a tensor, got {type(labels).__name__}")
+        self.clock.given_labels = self._shifted(labels) if shift else labels
 
     def state_dict(self) -> dict[str, int]:
         """Return what a resumed run needs to go on with the same draws."""
@@ -234,12 +230,12 @@ class SmoothingHandle:
             raise InputError("nn.DataParallel is not supported, its replicas would share one draw; use DistributedDataParallel")
         if recomputing():
             return
-        labels, self._given_labels = self._given_labels, None
         if not model.training:
+            self.clock.given_labels = None
             return
-        if labels is None and self.settings.output == "target" and isinstance(kwargs.get("labels"), Tensor):
-            labels = self._shifted(kwargs["labels"]) if shifts_labels(model) else None
-        self.clock.begin(labels)
+        if self.clock.given_labels is None and self.settings.output == "target" and isinstance(kwargs.get("labels"), Tensor):
+            self.clock.given_labels = self._shifted(kwargs["labels"]) if shifts_labels(model) else None
+        self.clock.begin()
         self.clock.inside = True
 
     @outside_compile
