@@ -134,6 +134,8 @@ def test_last_override_wins_and_the_result_is_checked_as_a_whole() -> None:
         ("train.step=1", "--set: unknown key 'train.step'; did you mean 'train.steps'?"),
         ("train.gamma=1", "--set: unknown key 'train.gamma'; did you mean 'smoothing.gamma'?"),
         ("lr=1", "--set: unknown key 'lr'; did you mean 'train.lr'?"),
+        ("train.learning_rate=1", "--set: unknown key 'train.learning_rate'; did you mean 'train.lr'?"),
+        ("batch_size=1", "--set: unknown key 'batch_size'; did you mean 'train.batch'?"),
         ("trian.lr=1", "--set: unknown key 'trian.lr'; did you mean 'train.lr'?"),
         ("evalute.batch=1", "--set: unknown key 'evalute.batch'; did you mean 'evaluate.batch'?"),
         (".name=1", "--set: unknown key '.name'; did you mean 'data.name'?"),

@@ -190,8 +190,8 @@ def test_step_may_be_a_tensor_with_the_same_draws():
 
 
 @pytest.mark.parametrize("field", ["seed", "step", "site"])
-@pytest.mark.parametrize("value", [-1, 1 << 32])
-def test_keys_out_of_range_are_named(field, value):
+@pytest.mark.parametrize("value", [-1, 1 << 32, 1.5, "a", None])
+def test_keys_that_are_no_integers_in_range_are_named(field, value):
     with pytest.raises(ValueError, match=field):
         DrawKey(**({"seed": 0} | {field: value}))
 

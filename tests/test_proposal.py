@@ -144,6 +144,16 @@ def test_labels_stay_where_the_scheme_leaves_them():
     assert not torch.equal(noised, inputs)
 
 
+def test_ids_that_noise_cannot_take_are_named():
+    proposal = Proposal(torch.full((3,), 0.5), torch.full((3,), 1 / 3))
+    for kind in (torch.uint8, torch.float32):
+        wrong = torch.zeros(3, 1, dtype=kind)
+        with pytest.raises(ValueError, match="inputs must be int64 or int32"):
+            noise(wrong, wrong, proposal, 1)
+    with pytest.raises(ValueError, match=r"inputs must be in \[0, 3\)"):
+        noise_inputs(torch.full((3, 1), 3), proposal, 1)
+
+
 def test_noise_inputs_is_the_input_half_of_noise():
     inputs, targets = window()
     proposal = Proposal.kneser_ney(COUNTS, 0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,11 @@ def test_training_goes_on_when_the_disk_of_its_log_is_full(tmp_path: Path) -> No
     with FULL.open("w") as full:
         assert outcome(*train(tmp_path / "run"), stdout=full) == (0, "")
     assert status_of(tmp_path / "run") == "finished"
+
+
+@pytest.mark.parametrize("command", [["recipes"], ["recipes", "--json"], ["train", "--help"]])
+def test_figures_that_nobody_reads_end_as_the_shell_expects(command: list[str]) -> None:
+    assert outcome(*command, close=True) == (128 + signal.SIGPIPE, "")
 
 
 @needs_full

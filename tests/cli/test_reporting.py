@@ -61,6 +61,7 @@ def test_a_folder_of_runs_stands_for_them_all(run: Run, runs: list[Path], elsewh
     one_by_one = run("report", *runs, "--json")
     assert run("report", "runs", "--json") == one_by_one
     assert run("report", "runs", *runs, "--json") == one_by_one, "a run that is named twice counts once"
+    assert run("report", elsewhere, "--json") == one_by_one, "at any depth"
     refused(run("report", elsewhere / "runs" / "empty"), "empty: not a run folder (it has no record.json), and it holds none")
 
 
@@ -128,7 +129,6 @@ def test_without_matplotlib_there_is_still_a_page(
 def test_bad_input_gets_one_line(run: Run, runs: list[Path], elsewhere: Path) -> None:
     refused(run("report"), "run folder")
     refused(run("report", "nowhere"), "nowhere: not a run folder")
-    refused(run("report", elsewhere), "record.json")
     refused(run("report", *runs, "--json", "--markdown"), "--json and --markdown")
     refused(run("report", *runs, "--out", "page.pdf"), "--out page.pdf", ".html")
     refused(run("report", *runs, "--out", runs[0] / "record.json" / "page.html"), "page.html", "cannot be written")

@@ -63,7 +63,7 @@ def test_a_run_without_a_model_yet_is_named(run: Run, trained: Path, tmp_path: P
         shutil.copy(trained / name, tmp_path / name)
     more = {"generate": ["--prompt", "the"], "export": ["--to", "hf", tmp_path / "model"]}.get(verb, [])
     refused(
-        run(verb, tmp_path, *more), f"{tmp_path} has no model yet", f"continue it with 'varsmooth train --resume {tmp_path}'"
+        run(verb, tmp_path, *more), f"{tmp_path} has no model yet", f"continue it with: varsmooth train --resume {tmp_path}"
     )
 
 
@@ -283,11 +283,11 @@ def test_generate_is_the_same_for_the_same_seed(run: Run, trained: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--prompt", ""], "--prompt"),
-        (["--prompt", "  "], "--prompt"),
-        (["--prompt", "the", "--words", "0"], "--words"),
-        (["--prompt", "the", "--temperature", "-1"], "--temperature"),
-        (["--prompt", "the", "--top-k", "-2"], "--top-k"),
+        (["--prompt", ""], "the prompt is empty"),
+        (["--prompt", "  "], "the prompt is empty"),
+        (["--prompt", "the", "--words", "0"], "words must be at least 1"),
+        (["--prompt", "the", "--temperature", "-1"], "temperature must be positive"),
+        (["--prompt", "the", "--top-k", "-2"], "top_k must be 0"),
         ([], "--prompt"),
     ],
 )

@@ -205,6 +205,7 @@ def test_remove_gives_the_model_back():
     with smooth(model, proposal()) as handle:
         assert not torch.equal(model(ids()), plain(ids()))
         assert "step 0" in repr(handle)
+        assert "ever replaced" not in repr(handle)
     assert torch.equal(model(ids()), plain(ids()))
     assert {name: dict(vars(module)).keys() for name, module in model.named_modules()} == {
         name: each.keys() for name, each in before.items()
@@ -213,6 +214,10 @@ def test_remove_gives_the_model_back():
     assert not model._forward_hooks
     handle.remove()
     assert "removed" in repr(handle)
+
+
+def test_a_proposal_that_replaces_nothing_is_told_by_the_handle():
+    assert "no word is ever replaced" in repr(smooth(recurrent(), proposal(), special_ids=range(WORDS)))
 
 
 def test_a_removed_handle_does_not_take_off_its_successor():

@@ -201,13 +201,13 @@ def test_unknown_words_of_a_prompt_stay_as_they_are(model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompt": ""}, "--prompt is empty"),
-        ({"prompt": " \n"}, "--prompt is empty"),
-        ({"words": 0}, "--words must be at least 1"),
-        ({"temperature": 0.0}, "--temperature must be positive"),
-        ({"temperature": math.nan}, "--temperature must be positive"),
-        ({"temperature": math.inf}, "--temperature must be positive"),
-        ({"top_k": -1}, "--top-k must be 0"),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": " \n"}, "the prompt is empty"),
+        ({"words": 0}, "words must be at least 1"),
+        ({"temperature": 0.0}, "temperature must be positive"),
+        ({"temperature": math.nan}, "temperature must be positive"),
+        ({"temperature": math.inf}, "temperature must be positive"),
+        ({"top_k": -1}, "top_k must be 0"),
         ({"seed": -1}, "seed must be in"),
         ({"seed": 2**32}, "seed must be in"),
         ({"predict": "maen"}, "did you mean 'mean'"),
@@ -303,7 +303,7 @@ def test_a_run_that_was_never_evaluated_is_to_be_continued(copy, recorded):
     else:
         folder.record_path.unlink()
     assert refusal(copy) == (
-        f"{copy} has no model yet: it was not evaluated before it ended; continue it with 'varsmooth train --resume {copy}'"
+        f"{copy} has no model yet: it was not evaluated before it ended; continue it with: varsmooth train --resume {copy}"
     )
 
 

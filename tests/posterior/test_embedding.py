@@ -336,8 +336,10 @@ def test_bad_ids_and_forms_are_named():
     for wrong in (window() - 1 - window().max(), window() + V):
         with pytest.raises(InputError, match=rf"ids must be in \[0, {V}\), the rows of the table, got"):
             posterior().lookup(wrong, 1)
-    with pytest.raises(InputError, match="ids must be integers, got float32"):
-        posterior().lookup(window().float(), 1)
+    for kind in (torch.float32, torch.uint8, torch.int16, torch.bool):
+        with pytest.raises(InputError, match=f"ids must be int64 or int32, got {str(kind).removeprefix('torch.')}"):
+            posterior().lookup(window().to(kind), 1)
+    assert torch.equal(posterior().lookup(window().int(), 1), posterior().lookup(window(), 1))
     with pytest.raises(ValueError, match="did you mean 'exact'"):
         posterior().kl("exakt")
     with pytest.raises(ValueError, match="granularity 'word'"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from varsmooth.errors import InputError
-from varsmooth.train.folder import DiskFullError, RunFolder
+from varsmooth.train.folder import DiskFullError, RunFolder, resume_command
 
 HOLDER = """
 import sys
@@ -66,6 +66,7 @@ def test_a_run_is_never_overwritten(folder: RunFolder) -> None:
     with pytest.raises(InputError) as error:
         RunFolder.create(folder.path)
     assert f"already holds a run; continue it with: varsmooth train --resume {folder.path}" in str(error.value)
+    assert resume_command(Path("my runs/1")) == "varsmooth train --resume 'my runs/1'", "to be pasted into a shell"
     assert "--out" in str(error.value)
     assert contents(folder.path) == before
 

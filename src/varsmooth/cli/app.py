@@ -8,9 +8,8 @@ import warnings
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
-from rich.console import Console
 
-from varsmooth.cli.output import drop_output, open_streams
+from varsmooth.cli.output import OutputConsole, drop_output, open_streams
 from varsmooth.errors import InputError, is_out_of_memory
 from varsmooth.version import VERSION
 
@@ -23,7 +22,7 @@ app = App(
     help_format="markdown",
 )
 
-errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+errors = OutputConsole(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -32,7 +31,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
     open_streams()
     try:
-        status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value", console=Console())
+        status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value", console=OutputConsole())
     except CycloptsError as error:
         _fail(str(error))
     except InputError as error:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from varsmooth.bench import Findings, plan_for, run_bench
 from varsmooth.bench.output import append_csv, check_csv, failure_lines, figures_table, targets_table
 from varsmooth.bench.suite import Observer
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
 from varsmooth.train.build import resolve_device
 
@@ -89,7 +89,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 
 def _print(findings: Findings) -> None:
-    console, hardware = Console(), findings.environment["hardware"]
+    console, hardware = OutputConsole(), findings.environment["hardware"]
     console.print(f"{hardware['name']}: {len(findings.checks)} checks passed, {findings.seconds:.0f} s", highlight=False)
     console.print(figures_table(findings.measurements))
     targets = targets_table(findings.measurements)

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from varsmooth.cli.app import BAD_INPUT, app, errors
+from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError, nearest
 from varsmooth.report.corpus import corpus_statistics, statistics_tables
 from varsmooth.report.corpus_plot import write_corpus_picture
@@ -99,7 +99,7 @@ def stats(
         print(json.dumps(statistics.as_json()))
         return
     for table in statistics_tables(statistics):
-        Console().print(table)
+        OutputConsole().print(table)
     if plot is not None:
         _say(f"picture: {plot}")
 
@@ -375,8 +375,8 @@ def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(header, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    Console().print(table)
+    OutputConsole().print(table)
 
 
 def _say(message: str) -> None:
-    Console().print(message, highlight=False, markup=False, soft_wrap=True)
+    OutputConsole().print(message, highlight=False, markup=False, soft_wrap=True)

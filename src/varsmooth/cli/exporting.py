@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from varsmooth.cli.app import app
+from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
 
 
@@ -61,7 +61,7 @@ def export(
     if json_:
         print(json.dumps({**asdict(found), "folder": str(found.folder), "to": to}))
         return
-    say = Console(soft_wrap=True, highlight=False, markup=False).print
+    say = OutputConsole(soft_wrap=True, highlight=False, markup=False).print
     others = found.trained_parameters not in (None, found.parameters)
     trained = f" (the run trained {found.trained_parameters:,}: README.md says why)" if others else ""
     say(f"predicts by {found.predict} at temperature {found.temperature:g}; {found.parameters:,} parameters{trained}")

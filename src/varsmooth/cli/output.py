@@ -10,6 +10,13 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 
 
+class OutputConsole(Console):
+    """As rich's; but that a reader has gone is for ``main`` to tell, with the status of the signal."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Lasting:
     """A stream whose reader may leave, or whose disk may fill up: what can no longer be written is dropped."""
 
@@ -51,7 +58,7 @@ def open_streams() -> None:
 
 def lasting_console() -> Console:
     """Return a console for work that must not be lost with a line of its log."""
-    return Console(file=cast(TextIO, Lasting(sys.stdout)))
+    return OutputConsole(file=cast(TextIO, Lasting(sys.stdout)))
 
 
 def drop_output() -> None:

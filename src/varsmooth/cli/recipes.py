@@ -6,10 +6,10 @@ import json
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from varsmooth.cli.app import app
+from varsmooth.cli.output import OutputConsole
 from varsmooth.config import to_mapping
 from varsmooth.keys import explained_toml
 from varsmooth.recipe import described_rows, described_settings, load_recipe, recipe_names
@@ -51,7 +51,7 @@ def _print_list(*, as_json: bool) -> None:
         return
     plain = load_recipe("vanilla")
     size = f"{plain.model.hidden} units and {plain.train.steps:,} steps"
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = OutputConsole(highlight=False, markup=False, emoji=False)
     console.print(_table("row", rows))
     console.print()
     console.print(_table("setting", settings))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
 from varsmooth.report import (
     ResultsTable,
@@ -51,7 +51,7 @@ def report(
     Parameters
     ----------
     runs
-        Run folders, as `varsmooth train` made them, or folders that hold some, such as a fleet's.
+        Run folders, as `varsmooth train` made them, or folders that hold some at any depth, such as a fleet's.
     out
         The page to write, whose name ends in .html; report.html unless given. With --json or --markdown, a page is written only
         where this asks for one.
@@ -77,7 +77,7 @@ def report(
         print(json.dumps({"rows": as_json(rows), **{name: path and str(path) for name, path in files.items()}}))
         return
     _print_rows(rows, markdown)
-    where = errors if markdown else Console()
+    where = errors if markdown else OutputConsole()
     for name, path in (("page", page), ("learning curves", curves)):
         if path is not None:
             where.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
@@ -113,4 +113,4 @@ def _print_rows(rows: Sequence[Row], markdown: bool) -> None:
     if markdown:
         print(as_markdown(rows), end="")
     else:
-        Console().print(ResultsTable(rows))
+        OutputConsole().print(ResultsTable(rows))

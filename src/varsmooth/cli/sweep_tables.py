@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from varsmooth.cli.output import OutputConsole
 from varsmooth.experiment.seeds import shown_spread
 from varsmooth.sweep import StudySummary
 
@@ -40,7 +41,7 @@ def print_table(headings: Iterable[str], rows: Iterable[tuple[str, ...]], consol
         table.add_column(heading, overflow="fold", justify="left" if number == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    (console or Console()).print(table)
+    (console or OutputConsole()).print(table)
 
 
 def figure(value: float | None) -> str:

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from varsmooth.cli.app import app, errors
-from varsmooth.cli.output import lasting_console
+from varsmooth.cli.output import OutputConsole, lasting_console
 from varsmooth.cli.sweep_folder import opened_board, started_store
 from varsmooth.cli.sweep_processes import run_processes
 from varsmooth.cli.sweep_tables import figure, print_summary, print_table
@@ -233,9 +233,9 @@ def show(
     if json_:
         print(json.dumps({**found.as_json(), "page": report and str(report)}))
         return
-    print_summary(found, Console())
+    print_summary(found, OutputConsole())
     if report is not None:
-        Console().print(f"page: {report}", highlight=False, markup=False, soft_wrap=True)
+        OutputConsole().print(f"page: {report}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _settings(data: str | None, settings: list[str] | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe
+from varsmooth.train.folder import resume_command
 from varsmooth.train.parallel import processes
 
 
@@ -142,7 +142,7 @@ def _report(record: dict[str, Any], folder: Path, console: Console, as_json: boo
     if as_json:
         print(json.dumps(record))
     if record["status"] == "stopped":
-        resume = f"varsmooth train --resume {shlex.quote(str(folder))}"
+        resume = resume_command(folder)
         errors.print(f"varsmooth: stopped at step {record['steps']}; to go on: {resume}")
         return 128 + int(record["signal"])
     if not as_json:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
 from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample
 from varsmooth.experiment import corpus_of, set_threads
@@ -99,7 +99,7 @@ def evaluate_run(
     if json_:
         print(json.dumps(_figures(found, part)))
     else:
-        Console().print(_table(found, part))
+        OutputConsole().print(_table(found, part))
 
 
 @app.command

@@ -71,7 +71,7 @@ def _hint(name: str, text: str) -> Any:
         raise InputError(_no_key(name, _scalar(text, is_text=False)))
     section, _, key = name.rpartition(".")
     if key not in HINTS.get(section, {}):
-        raise InputError(_unknown(name))
+        raise InputError(unknown_key(name))
     return HINTS[section][key]
 
 
@@ -84,20 +84,41 @@ def _section(key: str, value: Any) -> Any:
     if key == "name":
         return value
     if key not in SECTIONS:
-        raise InputError(_unknown(key))
+        raise InputError(unknown_key(key))
     if not isinstance(value, Mapping):
         raise InputError(_no_key(key, value))
     for name in value:
         if name not in HINTS[key]:
-            raise InputError(_unknown(f"{key}.{name}"))
+            raise InputError(unknown_key(f"{key}.{name}"))
     return SECTIONS[key](**value)
 
 
-def _unknown(name: str) -> str:
+OTHER_NAMES = {
+    "learning_rate": "train.lr",
+    "weight_decay": "train.l2",
+    "warmup": "train.warm_up",
+    "warmup_steps": "train.warm_up",
+    "max_steps": "train.steps",
+    "batch_size": "train.batch",
+    "bptt": "train.window",
+    "seq_len": "train.window",
+    "clip_norm": "train.clip",
+    "grad_clip": "train.clip",
+    "hidden_size": "model.hidden",
+    "num_layers": "model.layers",
+    "n_layers": "model.layers",
+    "vocab_size": "data.max_words",
+    "discount": "smoothing.gamma",
+}
+"""What others call our keys."""
+
+
+def unknown_key(name: str) -> str:
     """Return a message on an unknown key: the same key in another section is the best hint, else the nearest name."""
     known = ["name", *SECTIONS, *(f"{section}.{key}" for section, keys in HINTS.items() for key in keys)]
     last = name.rpartition(".")[2]
     same = [candidate for candidate in known if candidate.rpartition(".")[2] == last and "." in candidate]
+    same = same or [ours for theirs, ours in OTHER_NAMES.items() if theirs == last]
     hint = (nearest(name, same) or f"; did you mean {same[0]!r}?") if same else nearest(name, known)
     return f"unknown key {shown(name)}{hint}"
 

@@ -77,7 +77,11 @@ class DrawKey:
     def __post_init__(self) -> None:
         for name in ("seed", "step", "site"):
             value = getattr(self, name)
-            if isinstance(value, int) and not 0 <= value <= LOW_32:
+            if isinstance(value, Tensor):
+                continue
+            if not isinstance(value, (int, np.integer)):
+                raise InputError(f"{name} must be an integer, got {value!r}")
+            if not 0 <= value <= LOW_32:
                 raise InputError(f"{name} must be in [0, 2**32), got {value}")
 
     @classmethod

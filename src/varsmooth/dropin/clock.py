@@ -159,8 +159,8 @@ class Clock:
     def _tell_of_strange_optimisers(self) -> None:
         if self._unnoticed == UNNOTICED:
             warnings.warn(
-                f"the draws have stayed the same for {UNNOTICED} steps of optimisers that hold no parameter of the smoothed model; if "
-                "one of them trains it (copies of its weights, perhaps), use advance='manual' and call handle.step() after it",
+                f"the draws have stayed the same for {UNNOTICED} steps of optimisers that hold no parameter of the model; "
+                "if one of them trains it (copies of its weights?), use advance='manual' and call handle.step() after it",
                 stacklevel=2,
             )
 

@@ -221,8 +221,9 @@ class SmoothingHandle:
     def __repr__(self) -> str:
         tables = [f"{name_of(self.model, part.module)} {tuple(part.module.weight.shape)}" for part in self.parts]
         padded = [f"{rows} rows of {name} are padding" for name, rows in self.padding.items() if rows]
+        silent = [] if any(part.table.posterior.smooths for part in self.parts) else ["no word is ever replaced"]
         state = "removed" if self.removed else f"step {self.current_step}"
-        return f"SmoothingHandle({'; '.join([', '.join(tables), *padded, state])})"
+        return f"SmoothingHandle({'; '.join([', '.join(tables), *padded, *silent, state])})"
 
     @outside_compile
     def _before(self, model: nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -181,9 +181,9 @@ class LanguageModel:
 
 def _check_generation(prompt: list[str], words: int, temperature: float, top_k: int) -> None:
     if not prompt:
-        raise InputError("--prompt is empty; give at least one word to start from")
+        raise InputError("the prompt is empty; give at least one word to start from")
     if words < 1:
-        raise InputError(f"--words must be at least 1, got {words}")
-    check_temperature("--temperature", temperature)
+        raise InputError(f"words must be at least 1, got {words}")
+    check_temperature("temperature", temperature)
     if top_k < 0:
-        raise InputError(f"--top-k must be 0 (all words) or more, got {top_k}")
+        raise InputError(f"top_k must be 0 (all words) or more, got {top_k}")

@@ -21,7 +21,7 @@ from varsmooth.hf.card import card
 from varsmooth.hf.modeling import VarsmoothForCausalLM
 from varsmooth.hf.tokenizer import tokenizer_of
 from varsmooth.posterior import Predict
-from varsmooth.train.folder import RunFolder
+from varsmooth.train.folder import RunFolder, resume_command
 from varsmooth.train.model_file import refuse_without_model
 
 
@@ -80,7 +80,7 @@ def export(
 def _check_finished(run: Path, record: Mapping[str, Any]) -> None:
     status = record.get("status")
     if status != "finished":
-        raise InputError(f"{run}: this run has not finished (status {status!r}); continue it: varsmooth train --resume {run}")
+        raise InputError(f"{run}: this run has not finished (status {status!r}); continue it: {resume_command(run)}")
 
 
 def _check_target(target: Path, force: bool) -> None:

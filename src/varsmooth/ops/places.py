@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from varsmooth.draws import Integers
+from varsmooth.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -29,3 +31,14 @@ class Places:
         sequence = self.sequence + row % self.columns if self.by_sequence else self.sequence
         position = self.position + row // self.columns if self.by_position else self.position
         return sequence, position
+
+
+def check_ids(name: str, ids: Tensor, words: int) -> None:
+    """Refuse ids that cannot be looked up, by what is free to know: on a GPU to look at them is to wait."""
+    if ids.dtype not in (torch.int64, torch.int32):  # torch takes uint8 for a mask
+        raise InputError(f"{name} must be int64 or int32, got {str(ids.dtype).removeprefix('torch.')}")
+    if ids.device.type != "cpu" or not ids.numel() or torch.compiler.is_compiling():
+        return
+    low, high = (int(end) for end in ids.aminmax())
+    if low < 0 or high >= words:
+        raise InputError(f"{name} must be in [0, {words}), the rows of the table, got {low} to {high}")

@@ -12,6 +12,7 @@ from torch import Tensor
 from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError, check_choice
 from varsmooth.ops.draw_rows import DrawPlan, GradientSink, Places, draw_rows, replaced_words
+from varsmooth.ops.places import check_ids
 from varsmooth.ops.score_others import score_others
 from varsmooth.posterior.kl import KLForm, kl_weights
 from varsmooth.proposal import Proposal
@@ -212,22 +213,11 @@ class EmbeddingPosterior:
             raise InputError(f"{name} needs a proposal with a rate above 0")
 
 
-def _check_ids(ids: Tensor, words: int) -> None:
-    """Refuse ids that the table lacks, where that costs nothing: on a GPU to look at them is to wait."""
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InputError(f"ids must be integers, got {str(ids.dtype).removeprefix('torch.')}")
-    if ids.device.type != "cpu" or not ids.numel() or torch.compiler.is_compiling():
-        return
-    low, high = (int(end) for end in ids.aminmax())
-    if low < 0 or high >= words:
-        raise InputError(f"ids must be in [0, {words}), the rows of the table, got {low} to {high}")
-
-
 def _places(ids: Tensor, words: int, scope: Scope, first_sequence: int) -> Places:
     """Keep the coordinates that the scope uses; the others are 0."""
     if ids.dim() != 2:
         raise InputError(f"ids must be [T, B], got shape {tuple(ids.shape)}")
-    _check_ids(ids, words)
+    check_ids("ids", ids, words)
     if scope == "batch":
         return Places()
     return Places(max(1, ids.shape[1]), first_sequence, by_sequence=True, by_position=scope == "position")

@@ -97,12 +97,12 @@ def load_run(path: Path | str) -> RunSummary:
 
 
 def runs_in(path: Path | str) -> list[Path]:
-    """Return ``path``, or the run folders directly in it where it is a folder of runs, such as a fleet's."""
+    """Return ``path``, or all run folders below it where it is not a run itself but a fleet's folder, say."""
     path = Path(path)
     try:
         if (path / RECORD).exists() or not path.is_dir():
             return [path]
-        found = [record.parent for record in sorted(path.glob(f"*/{RECORD}"))]
+        found = [record.parent for record in sorted(path.rglob(RECORD))]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if not found:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, get_args
 
-from varsmooth.config import HINTS, SECTIONS, Config, config_from_mapping, to_mapping
+from varsmooth.config import HINTS, SECTIONS, Config, config_from_mapping, to_mapping, unknown_key
 from varsmooth.errors import InputError, nearest
 
 RANGE_KEYS = ("low", "high", "log", "step")
@@ -113,11 +113,7 @@ def flattened(table: Any, source: str) -> dict[str, Any]:
     known = [f"{section}.{key}" for section, keys in HINTS.items() for key in keys]
     for name in found:
         if name not in known:
-            last = name.rpartition(".")[2]
-            same = [key for key in known if key.rpartition(".")[2] == last]
-            raise InputError(
-                f"{source}: unknown key {name!r}" + (f"; did you mean {same[0]!r}?" if same else nearest(name, known))
-            )
+            raise InputError(f"{source}: {unknown_key(name)}")
     return found
 
 

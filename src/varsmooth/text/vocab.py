@@ -73,7 +73,10 @@ class Vocab:
     def _id_of(self, word: str) -> int:
         row = self._ids.get(word, self.unk_id)
         if row is None:
-            raise InputError(f"the word {word!r} is not in the vocabulary, which has no {UNK}")
+            raise InputError(
+                f"the word {word!r} is not in the vocabulary, which has no {UNK}; leave the word out, or train with a "
+                f"data.min_count with which rare words become {UNK}"
+            )
         return row
 
     def _word_of(self, row: int) -> str:

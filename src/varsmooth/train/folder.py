@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +27,17 @@ LEFTOVER = re.compile(
 """A file that a killed process had not finished writing."""
 
 
+def resume_command(run: Path) -> str:
+    """Return the command that goes on with a run, to be pasted into a shell."""
+    return f"varsmooth train --resume {shlex.quote(str(run))}"
+
+
 class DiskFullError(InputError):
     """There is no room left to write ``path``; ``last_good`` is the newest state on disk, None where there is none."""
 
     def __init__(self, path: Path, last_good: Path | None) -> None:
         kept = f"the last good state is {last_good.name}" if last_good else "no state has been saved yet"
-        super().__init__(
-            f"disk full while writing {path}; {kept}; free some space and run: varsmooth train --resume {path.parent}"
-        )
+        super().__init__(f"disk full while writing {path}; {kept}; free some space and run: {resume_command(path.parent)}")
         self.path = path
         self.last_good = last_good
 
@@ -188,8 +192,7 @@ class RunFolder:
             return
         if self.config_path.exists():
             raise InputError(
-                f"{self.path} already holds a run; continue it with: varsmooth train --resume {self.path}, "
-                "or choose another --out"
+                f"{self.path} already holds a run; continue it with: {resume_command(self.path)}, or choose another --out"
             )
         raise InputError(f"{self.path} is not empty; choose another --out, or to continue a run: varsmooth train --resume RUN")
 

@@ -11,7 +11,7 @@ from varsmooth.proposal import Proposal
 from varsmooth.text.vocab import Vocab
 from varsmooth.train.build import build_network
 from varsmooth.train.checkpoint import check_tensors, load_model
-from varsmooth.train.folder import RunFolder
+from varsmooth.train.folder import RunFolder, resume_command
 from varsmooth.train.writer import Writer
 from varsmooth.version import VERSION
 
@@ -44,7 +44,7 @@ def refuse_without_model(folder: RunFolder) -> None:
     if not (record.get("best") or {}).get("step"):
         raise InputError(
             f"{folder.path} has no model yet: it was not evaluated before it ended; "
-            f"continue it with 'varsmooth train --resume {folder.path}'"
+            f"continue it with: {resume_command(folder.path)}"
         )
 
 

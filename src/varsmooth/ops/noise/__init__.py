@@ -10,7 +10,7 @@ from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError
 from varsmooth.ops.backend import kernels_for
 from varsmooth.ops.noise import reference
-from varsmooth.ops.places import Places
+from varsmooth.ops.places import Places, check_ids
 from varsmooth.proposal import Proposal
 
 __all__ = ["noise", "noise_inputs"]
@@ -44,6 +44,7 @@ def _noise(
 ) -> tuple[Tensor, Tensor | None]:
     if inputs.dim() != 2:
         raise InputError(f"inputs must be [T, B], got shape {tuple(inputs.shape)}")
+    check_ids("inputs", inputs, proposal.vocab_size)
     places = Places(max(1, inputs.shape[1]), first_sequence, by_sequence=True, by_position=True)
     if not kernels_for(inputs):
         return reference.noise(inputs, targets, proposal, key, places)
