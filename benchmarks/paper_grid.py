@@ -20,6 +20,7 @@ import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 
+from varsmooth.config import with_values
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, corpus_of
 from varsmooth.files import write_atomically
@@ -27,7 +28,7 @@ from varsmooth.fleet import TimeLimit, Trial, is_fleet, resume_fleet, start_flee
 from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep import Arm, load_study
 from varsmooth.sweep.settings import refuse_other_settings
-from varsmooth.sweep.space import grid, with_values
+from varsmooth.sweep.space import grid
 from varsmooth.train.build import resolve_device
 from varsmooth.train.environment import environment
 from varsmooth.train.folder import RunFolder

@@ -7,6 +7,7 @@ Beside configuration keys a recipe may have ``base``, the recipe it changes, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,6 +40,15 @@ def described_settings() -> dict[str, str]:
 def load_recipe(name_or_path: str | Path) -> Config:
     """Load a packaged recipe by its name, or a user's own from a path that ends in ``.toml``."""
     recipe = str(name_or_path)
+    return _loaded(recipe) if _is_file(recipe) else _loaded_once(recipe)
+
+
+@cache
+def _loaded_once(name: str) -> Config:
+    return _loaded(name)
+
+
+def _loaded(recipe: str) -> Config:
     layers = _layers(recipe, Path(), [])
     merged: dict[str, Any] = {}
     for source, mapping in layers:

@@ -1,7 +1,7 @@
 """Everything a run can be told, read from and written to TOML."""
 
 from varsmooth.config.checks import Interval
-from varsmooth.config.reading import config_from_mapping, load_config, override, parse_toml, read_toml, unknown_key
+from varsmooth.config.reading import config_from_mapping, load_config, override, parse_toml, read_toml, unknown_key, with_values
 from varsmooth.config.sections import (
     HINTS,
     SECTIONS,
@@ -40,4 +40,5 @@ __all__ = [
     "to_mapping",
     "to_toml",
     "unknown_key",
+    "with_values",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
 from varsmooth.config.checks import checked, shown
 from varsmooth.config.sections import HINTS, SECTIONS, Config
-from varsmooth.config.writing import to_mapping
 from varsmooth.errors import InputError, nearest
 
 
@@ -27,21 +27,33 @@ def config_from_mapping(mapping: Mapping[str, Any], source: str) -> Config:
         raise InputError(f"{source}: {error}") from None
 
 
+def with_values(config: Config, values: Mapping[str, Any], source: str) -> Config:
+    """Return the configuration with values put in place of its own, each under its dotted name, checked as a whole."""
+    own: dict[str, dict[str, Any]] = {}
+    try:
+        for name, value in values.items():
+            _hint(name, value)
+            section, _, key = name.rpartition(".")
+            own.setdefault(section, {})[key] = value
+        sections = {section: replace(getattr(config, section), **own[section]) for section in own if section}
+        return replace(config, **own.get("", {}), **sections)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+
+
 def override(config: Config, settings: Iterable[str]) -> Config:
     """Apply ``section.key=value`` settings in turn, each checked on its own, and check the result as a whole."""
-    mapping = to_mapping(config)
+    values = {}
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or not name:
             raise InputError(f"--set takes section.key=value, such as train.lr=0.004; got {shown(setting)}")
         try:
-            hint = _hint(name, text)
-            value = checked(name, _scalar(text, is_text=hint is str or get_origin(hint) is Literal), hint)
+            hint = _hint(name, _scalar(text, is_text=False))
+            values[name] = checked(name, _scalar(text, is_text=hint is str or get_origin(hint) is Literal), hint)
         except InputError as error:
             raise InputError(f"--set: {error}") from None
-        section, _, key = name.rpartition(".")
-        (mapping[section] if section else mapping)[key] = value
-    return config_from_mapping(mapping, "--set")
+    return with_values(config, values, "--set")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -63,12 +75,12 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
         raise InputError(f"{source}: not valid TOML: {error}") from None
 
 
-def _hint(name: str, text: str) -> Any:
-    """Return the type of the key ``name`` that is to be set to ``text``, or refuse what is no key."""
+def _hint(name: str, value: Any) -> Any:
+    """Return the type of the key ``name`` that is to be set to ``value``, or refuse what is no key."""
     if name == "name":
         return str
     if name in SECTIONS:
-        raise InputError(_no_key(name, _scalar(text, is_text=False)))
+        raise InputError(_no_key(name, value))
     section, _, key = name.rpartition(".")
     if key not in HINTS.get(section, {}):
         raise InputError(unknown_key(name))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from varsmooth.config import Config, config_from_mapping, override, to_mapping
+from varsmooth.config import Config, config_from_mapping, override, to_mapping, with_values
 from varsmooth.errors import InputError, nearest
 from varsmooth.experiment import from_anywhere
 from varsmooth.files import write_atomically
@@ -125,21 +125,8 @@ def _trial(entry: Any, source: str, folder: Path) -> Trial:
         config = load_recipe(folder / recipe if recipe.endswith(".toml") else recipe)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    config = _changed(config, {**changes, **own}, source)
+    config = with_values(config, {**changes, **own}, source)
     return Trial(entry.get("name", _default_name(config)), config)
-
-
-def _changed(config: Config, changes: dict[str, Any], source: str) -> Config:
-    """Return the configuration with values put in place of its own, each under its dotted name."""
-    mapping = to_mapping(config)
-    for name, value in changes.items():
-        section, _, key = name.rpartition(".")
-        place = mapping.get(section)
-        if isinstance(place, dict):
-            place[key] = value
-        else:
-            mapping[name] = value  # refused below, with the nearest known key
-    return config_from_mapping(mapping, source)
 
 
 def _default_name(config: Config) -> str:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypedDict, Unpack
 
+from varsmooth.config import with_values
 from varsmooth.errors import InputError, nearest
 from varsmooth.recipe import load_recipe
 from varsmooth.reproduce.catalogue import SIZES, Budget, Setting, Values, budget_values, packaged
 from varsmooth.reproduce.chosen import Chosen
-from varsmooth.reproduce.jobs import Job, changed
+from varsmooth.reproduce.jobs import Job
 
 SHARE = "share"
 """What an experiment varies where it cuts the training text."""
@@ -133,7 +134,7 @@ def _jobs(
                 values = {**base, **arm.set, **own, **variant, **(common or {})}
                 values |= _no_longer(budget_values(budget), values)
                 for seed in seeds:
-                    config = changed(recipe, {**values, "train.seed": seed}, f"{group}, {arm.name}")
+                    config = with_values(recipe, {**values, "train.seed": seed}, f"{group}, {arm.name}")
                     share = value if experiment.vary == SHARE and value is not None else 1.0
                     name = f"{point_name(arm, value, number)}{ending}-seed{seed}"
                     jobs.append(Job(corpus, group, name, config, share, experiment.alone))

@@ -11,12 +11,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from varsmooth.config import with_values
 from varsmooth.errors import InputError
 from varsmooth.recipe import load_recipe
 from varsmooth.reproduce.catalogue import Budget, CorpusPlan, Setting, Values, budget_values
 from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Choice, Chosen, Key, TuningTrial
-from varsmooth.reproduce.jobs import Job, changed, chosen_rows, table_group
+from varsmooth.reproduce.jobs import Job, chosen_rows, table_group
 
 SEED = 11
 
@@ -45,7 +46,7 @@ def finalist_jobs(
         recipe = load_recipe(f"{row.name}/{plan.name}-{size}")
         best = _best_short(chosen.choices[setting, size, row.name], recipe.train.steps)
         for trial in best[:count]:
-            config = changed(recipe, {**trial.set, **common}, f"{chosen.source}, {setting}.{size}.{row.name}")
+            config = with_values(recipe, {**trial.set, **common}, f"{chosen.source}, {setting}.{size}.{row.name}")
             jobs.append(Job(plan.name, group, f"{row.name}-{_digest(trial.set)}-seed{SEED}", config))
     if not jobs:
         raise InputError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from varsmooth.config import Config, override
+from varsmooth.config import Config, with_values
 from varsmooth.errors import InputError, check_choice, nearest
 from varsmooth.recipe import load_recipe
-from varsmooth.reproduce.catalogue import SETTINGS, SIZES, Budget, CorpusPlan, Row, Setting, Values, budget_values, draws_for
+from varsmooth.reproduce.catalogue import SETTINGS, SIZES, Budget, CorpusPlan, Row, Setting, budget_values, draws_for
 from varsmooth.reproduce.chosen import Chosen
 
 
@@ -63,9 +62,11 @@ def table_jobs(
     for row in sorted(chosen_rows(plan, rows), key=lambda row: not row.headline):
         samples = draws_for(plan.name, size, row.name) if setting == "paper" else 0
         values = {**chosen.values(setting, size, row.name), **budget_values(budget), "evaluate.samples": samples}
-        base = changed(load_recipe(f"{row.name}/{plan.name}-{size}"), values, f"{chosen.source}, {setting}.{size}.{row.name}")
+        base = with_values(
+            load_recipe(f"{row.name}/{plan.name}-{size}"), values, f"{chosen.source}, {setting}.{size}.{row.name}"
+        )
         for seed in seeds or plan.seeds[size]:
-            config = changed(base, {"train.seed": seed}, "--seeds")
+            config = with_values(base, {"train.seed": seed}, "--seeds")
             jobs.append(Job(plan.name, group, f"{row.name}-seed{seed}", config))
     return jobs
 
@@ -77,11 +78,3 @@ def chosen_rows(plan: CorpusPlan, names: Sequence[str]) -> list[Row]:
         if name not in known:
             raise InputError(f"--rows: {name!r} is no row for {plan.name}{nearest(name, known)}; rows: {', '.join(known)}")
     return [row for row in plan.rows if not names or row.name in names]
-
-
-def changed(config: Config, values: Values, source: str) -> Config:
-    """Return the configuration with values put in place of its own, each under its dotted name."""
-    try:
-        return override(config, [f"{name}={json.dumps(value)}" for name, value in values.items()])
-    except InputError as error:
-        raise InputError(f"{source}: {str(error).removeprefix('--set: ')}") from None

@@ -10,13 +10,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from varsmooth.config import load_config, to_mapping
+from varsmooth.config import load_config, to_mapping, with_values
 from varsmooth.errors import InputError
 from varsmooth.experiment import Record, Reporting, from_anywhere
 from varsmooth.files import write_atomically
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, is_fleet, resume_fleet, start_fleet
 from varsmooth.fleet.driver import Ended
-from varsmooth.reproduce.jobs import Job, changed
+from varsmooth.reproduce.jobs import Job
 from varsmooth.reproduce.matching import differing, fits, has_ended, standard_checksums
 from varsmooth.reproduce.shares import data_for
 from varsmooth.text.named import KNOWN, check, locate
@@ -152,7 +152,7 @@ def _trial(job: Job, out: Path, data_dir: Path | None) -> Trial:
     values = {"data.name": data_for(job.corpus, job.share, out, data_dir)}
     if data_dir is not None:
         values["data.data_dir"] = str(data_dir)
-    return Trial(job.trial_name, from_anywhere(changed(job.config, values, "--data-dir")))
+    return Trial(job.trial_name, from_anywhere(with_values(job.config, values, "--data-dir")))
 
 
 def _refuse_other_runs(trials: Sequence[Trial], out: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias, get_args
 
-from varsmooth.config import HINTS, SECTIONS, Config, config_from_mapping, to_mapping, unknown_key
+from varsmooth.config import HINTS, SECTIONS, Config, unknown_key
 from varsmooth.errors import InputError, nearest
 
 RANGE_KEYS = ("low", "high", "log", "step")
@@ -115,15 +115,6 @@ def flattened(table: Any, source: str) -> dict[str, Any]:
         if name not in known:
             raise InputError(f"{source}: {unknown_key(name)}")
     return found
-
-
-def with_values(config: Config, values: Mapping[str, Any], source: str) -> Config:
-    """Return the configuration with ``section.key`` values put in place of its own, checked as a whole."""
-    mapping = to_mapping(config)
-    for name, value in values.items():
-        section, _, key = name.partition(".")
-        mapping[section][key] = value
-    return config_from_mapping(mapping, source)
 
 
 def _dimension(key: str, value: Any, source: str) -> Dimension:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from varsmooth.config import Config
+from varsmooth.config import Config, with_values
 from varsmooth.errors import InputError
 from varsmooth.sweep.claims import Claim, Claims
 from varsmooth.sweep.sampling import first_points, pruner_of, rounded, seeded_sampler, suggest
-from varsmooth.sweep.space import Choice, Space, grid, with_values
+from varsmooth.sweep.space import Choice, Space, grid
 from varsmooth.sweep.storage import Store
 from varsmooth.sweep.study import Arm, Budget, Pruner, Sampler, Study
 from varsmooth.sweep.ticket import ASKED, PLACE, REASON, SECONDS, SLOT, STEPS, SUPERSEDED, Ticket

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from varsmooth.config import Config, to_mapping
-from varsmooth.sweep.space import Space, space_from_mapping, space_mapping, with_values
+from varsmooth.config import Config, to_mapping, with_values
+from varsmooth.sweep.space import Space, space_from_mapping, space_mapping
 
 PLACES = ("data.name", "data.data_dir")
 """Where the text lies differs between machines; that it is the same text is checked by its checksums."""

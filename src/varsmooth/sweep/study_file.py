@@ -9,12 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
-from varsmooth.config import config_from_mapping, override, parse_toml, read_toml
+from varsmooth.config import config_from_mapping, override, parse_toml, read_toml, with_values
 from varsmooth.errors import InputError, check_choice, nearest
 from varsmooth.experiment import from_anywhere
 from varsmooth.fleet.trials import NAME
 from varsmooth.recipe import load_recipe
-from varsmooth.sweep.space import Choice, Range, Space, flattened, grid_size, holds, parse_space, with_values
+from varsmooth.sweep.space import Choice, Range, Space, flattened, grid_size, holds, parse_space
 from varsmooth.sweep.study import Arm, Budget, Mapped, Pruner, PrunerKind, Sampler, SamplerKind, Study
 from varsmooth.text.named import DESCRIPTIONS
 
