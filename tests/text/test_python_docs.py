@@ -95,6 +95,7 @@ def test_it_is_prose(prose: dict[str, list[str]]) -> None:
     assert words.count("the") > 0.04 * len(words)
 
 
+@pytest.mark.slow
 def test_same_in_another_process(prose: dict[str, list[str]]) -> None:
     program = (
         "import hashlib, sysconfig; from pathlib import Path; from varsmooth.text.python_docs import *; "
