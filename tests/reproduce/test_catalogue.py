@@ -156,7 +156,7 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 
-IN_FULL = ["tuning-paper", "tuning-512", "tuning-rate", "tuning-recurrent"]
+IN_FULL = ["tuning-paper", "tuning-512", "tuning-rate", "tuning-wide"]
 TUNED_ALIKE = ["data-size", "data-size-zero", "tuning-kind", "tuning-1024", *IN_FULL]
 
 
