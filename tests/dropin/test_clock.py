@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dropin_for_tests import WORDS, gradients, ids, loss_of, proposal, recurrent
+from dropin_for_tests import WIDTH, WORDS, gradients, ids, loss_of, proposal, recurrent
 from varsmooth import InputError, smooth
 
 SCOPES = ["sequence", "batch", "position"]
@@ -75,23 +77,69 @@ def test_a_table_that_is_replaced_is_told_of_at_the_first_step():
     handle = smooth(model, proposal())
     model.words = nn.Embedding(WORDS, model.words.embedding_dim)
     with pytest.warns(UserWarning, match="no effect on words"):
-        train(model, handle, 1)
-    assert handle.current_step == 1
+        train(model, handle, 2)
+    assert handle.current_step == 2
 
 
-def test_optimisers_that_step_inside_backward_leave_it_to_the_tables():
+@pytest.mark.parametrize("frozen", [False, True])
+def test_optimisers_that_step_inside_backward_count_once(frozen):
     model = recurrent(tied=False)
     handle = smooth(model, proposal())
-    steps = []
-
-    def step_now(parameter):
-        torch.optim.SGD([parameter], lr=0.5).step()
-        steps.append(handle.current_step)
-
+    model.words.weight.requires_grad_(not frozen)
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(step_now)
-    loss_of(model(ids()), ids(seed=1)).backward()
-    assert steps == [0] * (len(steps) - 1) + [1], "the embedding's gradient is the last"
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda own: torch.optim.SGD([own], lr=0.5).step())
+    for step in (1, 2):
+        loss_of(model(ids()), ids(seed=1)).backward()
+        assert handle.current_step == step
+
+
+class TwoHeads(nn.Module):
+    """A body in a checkpoint, and two heads that are trained one after the other."""
+
+    def __init__(self, *, checkpointed):
+        super().__init__()
+        self.inner, self.second, self.checkpointed = recurrent(tied=False), nn.Linear(WIDTH, WORDS), checkpointed
+
+    def body(self, given):
+        return self.inner.body(self.inner.words(given))[0]
+
+    def forward(self, given):
+        hidden = checkpoint(self.body, given, use_reentrant=False) if self.checkpointed else self.body(given)
+        return self.inner.head(hidden), self.second(hidden)
+
+
+def test_a_recomputation_after_the_optimiser_of_another_part_sees_the_draw_it_had():
+    found = []
+    for checkpointed in (True, False):
+        torch.manual_seed(1)
+        model = TwoHeads(checkpointed=checkpointed)
+        handle = smooth(model, proposal(), output="none", dropout=0.2)
+        first, second = model(ids())
+        loss_of(first, ids(seed=1)).backward(retain_graph=True)
+        torch.optim.SGD(model.inner.head.parameters(), lr=0.5).step()
+        model.zero_grad()
+        loss_of(second, ids(seed=1)).backward()
+        found.append(model.inner.words.weight.grad)
+        assert handle.current_step == handle.state_dict()["step"] == 1
+        assert handle.step() == 2
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_a_copy_of_the_embedding_alone_leaves_the_model_out_and_follows_what_trains_it(tmp_path):
+    model = recurrent(tied=False)
+    handle = smooth(model, proposal(), output="none")
+    model.body.unused = torch.ones(2, requires_grad=True) * 2  # which refuses to be copied
+    words = copy.deepcopy(model.words)
+    clock = words.forward.__self__.clock
+    assert clock is not handle.clock
+    for step in (0, 1):
+        words(ids())
+        assert int(clock.step) == step
+        torch.optim.SGD(model.head.parameters(), lr=0.5).step()
+    assert handle.current_step == 0, "nothing was drawn by the model's own"
+    torch.save(words, tmp_path / "words")
+    assert (tmp_path / "words").stat().st_size < 20_000
 
 
 def test_an_optimiser_of_copies_is_told_of_when_draws_have_stayed_the_same_for_long():
@@ -102,7 +150,7 @@ def test_an_optimiser_of_copies_is_told_of_when_draws_have_stayed_the_same_for_l
         model(ids())
         optimizer.step()
     model(ids())
-    with pytest.warns(UserWarning, match="stayed the same for 10 steps.*advance='manual'"):
+    with pytest.warns(UserWarning, match="not advanced in 10 steps.*advance='manual'"):
         optimizer.step()
     assert handle.current_step == 0
 
@@ -117,6 +165,19 @@ def test_training_another_model_after_one_draw_is_no_cause_for_a_warning(recwarn
         optimizer.step()
     assert not recwarn.list
     assert handle.current_step == 0
+
+
+def test_a_critic_that_has_many_steps_to_one_of_the_model_is_no_cause_either(recwarn):
+    model = recurrent()
+    smooth(model, proposal())
+    own, other = (torch.optim.SGD(each.parameters(), lr=0.5) for each in (model, recurrent()))
+    for _ in range(2):
+        model(ids())
+        own.step()
+        for _ in range(12):
+            model(ids())
+            other.step()
+    assert not recwarn.list
 
 
 class Wrapped(nn.Module):

@@ -213,6 +213,7 @@ def test_remove_gives_the_model_back():
     assert not model._forward_pre_hooks
     assert not model._forward_hooks
     handle.remove()
+    model.words = nn.Embedding(2 * WORDS, WIDTH)
     assert "removed" in repr(handle)
 
 

@@ -7,6 +7,7 @@ A pass that runs inside backward is a recomputation (activation checkpointing) a
 
 from __future__ import annotations
 
+import copy
 import warnings
 import weakref
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from varsmooth.posterior import Scope
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 UNNOTICED = 10
-"""Steps of optimisers that hold nothing of the model, each after a draw, until a warning tells that draws stay the same."""
+"""Steps of optimisers that hold nothing of the model, each after a draw, until a warning tells that none was noticed."""
 
 
 @dataclass(eq=False)
@@ -45,8 +46,9 @@ class Clock:
     """Counts steps, and within a step the columns that were drawn for."""
 
     seed: int
-    model: nn.Module
     embedding: nn.Module
+    model: nn.Module | None = None
+    """the whole; None in a part of it that was pickled alone"""
     by_hand: bool = False
     processes: tuple[int, int] | None = None
     step: Integers = 0
@@ -58,7 +60,10 @@ class Clock:
     """names of the tables that no forward pass has drawn yet"""
     given_labels: Tensor | None = field(default=None, repr=False)
     """of the next forward pass"""
+    pending: bool = False
+    """whether the next forward pass begins the next step"""
     _moved: bool = False
+    _noticed: bool = False
     _drawn_since: bool = False
     _unnoticed: int = 0
     _passes: int = 0
@@ -69,6 +74,7 @@ class Clock:
         if recomputing():
             return self._repeated()
         _CLOCKS.add(self)  # here, so that the clock of a copied model is known too
+        self.settle()
         self._moved = self._drawn_since = True
         self._passes = 1 if self._recomputed else self._passes + 1
         self._recomputed = False
@@ -114,6 +120,11 @@ class Clock:
             return self._repeated()
         return self.begin() if self.window is None else self.window
 
+    def settle(self) -> None:
+        """Begin the step that is pending, if one is."""
+        if self.pending:
+            self.advance()
+
     def advance(self) -> None:
         self._tell_of_idle_tables()
         if isinstance(self.step, Tensor):
@@ -129,22 +140,31 @@ class Clock:
         self.sequences = sequences
 
     def stepped(self, optimizer: Optimizer) -> None:
-        """An optimiser has stepped: advance if it trains the model and something was drawn since."""
+        """An optimiser has stepped: the next pass sees new draws if it trains the model and something was drawn since."""
         if self.by_hand or isinstance(self.step, Tensor) or not self._moved:
             return
-        if self._trained_by(optimizer):
-            self.advance()
-        elif self._drawn_since:
-            self._drawn_since, self._unnoticed = False, self._unnoticed + 1
-            self._tell_of_strange_optimisers()
-
-    def _trained_by(self, optimizer: Optimizer) -> bool:
         # Asked for at each step, as loading a state dict may put other tensors in their places.
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if id(self.embedding.weight) in held:
-            return True
-        # Inside backward, where each parameter may have an optimiser, only the table's counts: recomputations may follow.
-        return not recomputing() and any(id(parameter) in held for parameter in self.model.parameters())
+            self._noticed = True
+            self.advance()
+        elif self.model is not None and any(id(parameter) in held for parameter in self.model.parameters()):
+            # Not at once: another loss of the same pass may have its backward, and its recomputation, still before it.
+            self._noticed = self.pending = True
+        elif self._drawn_since and not self._noticed:
+            self._drawn_since, self._unnoticed = False, self._unnoticed + 1
+            self._tell_of_strange_optimisers()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Clock:
+        """A copy of the whole model has a clock of that copy; one of a part of it is still of this model."""
+        copied = copy.copy(self)
+        memo[id(self)] = copied
+        for name, value in vars(self).items():
+            setattr(copied, name, memo.get(id(value), value) if name == "model" else copy.deepcopy(value, memo))
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "model"}
 
     def _tell_of_idle_tables(self) -> None:
         """Warn, once, of tables that no pass of the first step has drawn."""
@@ -159,13 +179,13 @@ class Clock:
     def _tell_of_strange_optimisers(self) -> None:
         if self._unnoticed == UNNOTICED:
             warnings.warn(
-                f"the draws have stayed the same for {UNNOTICED} steps of optimisers that hold no parameter of the model; "
+                f"the draws have not advanced in {UNNOTICED} steps of optimisers that hold no parameter of the smoothed model; "
                 "if one of them trains it (copies of its weights?), use advance='manual' and call handle.step() after it",
                 stacklevel=2,
             )
 
     def _reset(self) -> None:
-        self.sequences, self._moved, self._passes, self._recomputed, self._unnoticed = 0, False, 0, False, 0
+        self.sequences, self._moved, self._passes, self._recomputed, self.pending = 0, False, 0, False, False
         self.window = None
 
     def _repeated(self) -> Window:

@@ -74,7 +74,7 @@ def smooth(
     special = special_rows(special_ids, embedding)
     proposal = None if proposal is None else without(proposal, special)
     settings = Settings(granularity, output, scope, dropout, dropout_granularity, variance, batch_first)
-    clock = Clock(seed, model, embedding, by_hand=advance == "manual", processes=data_parallel)
+    clock = Clock(seed, embedding, model, by_hand=advance == "manual", processes=data_parallel)
     parts, rows_of_padding = _parts(model, embedding, layer, proposal, settings, clock, predict, padding, special)
     return SmoothingHandle(model, parts, clock, settings, rows_of_padding)
 
@@ -133,6 +133,10 @@ class SmoothingHandle:
             self.model.register_forward_hook(self._after, always_call=True),
         ]
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.clock.model = self.model
+
     def kl(self, form: KLForm = "exact") -> Tensor:
         """Return ``0.5 * sum_v c_v |e_v|^2`` of every drawn table, before lambda; a tied table counts once.
 
@@ -144,7 +148,8 @@ class SmoothingHandle:
 
     @property
     def current_step(self) -> int:
-        return int(self.clock.step)
+        """The step of the next forward pass."""
+        return int(self.clock.step) + self.clock.pending
 
     def step(self, to: int | Tensor | None = None) -> int:
         """Advance to the next step's draws, or go to step ``to``; return the step.
@@ -156,6 +161,7 @@ class SmoothingHandle:
         if to is not None and not is_integer:
             raise InputError(f"a step is one integer, got {to!r}")
         if to is None:
+            self.clock.settle()
             self.clock.advance()
         else:
             self.clock.go_to(to)
@@ -173,7 +179,8 @@ class SmoothingHandle:
 
     def state_dict(self) -> dict[str, int]:
         """Return what a resumed run needs to go on with the same draws."""
-        return {"step": self.current_step, "sequences": self.clock.sequences, "seed": self.clock.seed}
+        sequences = 0 if self.clock.pending else self.clock.sequences
+        return {"step": self.current_step, "sequences": sequences, "seed": self.clock.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on with the draws of ``state_dict``."""
@@ -221,7 +228,8 @@ class SmoothingHandle:
     def __repr__(self) -> str:
         tables = [f"{name_of(self.model, part.module)} {tuple(part.module.weight.shape)}" for part in self.parts]
         padded = [f"{rows} rows of {name} are padding" for name, rows in self.padding.items() if rows]
-        silent = [] if any(part.table.posterior.smooths for part in self.parts) else ["no word is ever replaced"]
+        proposals = [part.table.proposal for part in self.parts]
+        silent = ["no word is ever replaced"] if all(each is None or each.silent for each in proposals) else []
         state = "removed" if self.removed else f"step {self.current_step}"
         return f"SmoothingHandle({'; '.join([', '.join(tables), *padded, *silent, state])})"
 
