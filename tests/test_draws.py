@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -198,3 +199,8 @@ def test_keys_that_are_no_integers_in_range_are_named(field, value):
 
 def test_an_integer_key_is_a_seed():
     assert DrawKey.of(7) == DrawKey(seed=7, step=0, site=0)
+    for kind in (np.int32, np.uint8, np.uint64):
+        for mine, plain in zip(
+            row_words(DrawKey(kind(7)), torch.arange(3)), row_words(DrawKey(7), torch.arange(3)), strict=True
+        ):
+            assert torch.equal(mine, plain)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -62,6 +63,11 @@ def test_a_folder_of_runs_stands_for_them_all(run: Run, runs: list[Path], elsewh
     assert run("report", "runs", "--json") == one_by_one
     assert run("report", "runs", *runs, "--json") == one_by_one, "a run that is named twice counts once"
     assert run("report", elsewhere, "--json") == one_by_one, "at any depth"
+    shutil.copytree(runs[0], runs[0] / "copy")
+    (elsewhere / "linked").mkdir()
+    for link, target in (("runs", elsewhere / "runs"), ("circle", elsewhere / "linked")):
+        (elsewhere / "linked" / link).symlink_to(target)
+    assert run("report", elsewhere / "linked", "--json") == one_by_one, "links are followed, and not into runs"
     refused(run("report", elsewhere / "runs" / "empty"), "empty: not a run folder (it has no record.json), and it holds none")
 
 

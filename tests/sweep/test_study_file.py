@@ -93,6 +93,7 @@ ARM_OF_SEED_7 = [{"recipe": "vanilla"}, {"name": "b", "recipe": "vanilla", "set"
         ({"spaces": {}}, ["unknown key 'spaces'", "'space'"]),
         ({"space": {"train": {"lrr": LIST}}}, ["unknown key 'train.lrr'", "'train.lr'"]),
         ({"space": {"gamma": LIST}}, ["unknown key 'gamma'", "'smoothing.gamma'"]),
+        ({"space": {"train": LIST}}, ["unknown key 'train'", "'train.lr'"]),
         ({"space": {"train": {"lr": 0.1}}}, ["train.lr", "a list of values, or a range"]),
         ({"space": {"train": {"lr": []}}}, ["train.lr", "at least one value"]),
         ({"space": {"train": {"lr": [0.1, 0.1]}}}, ["train.lr", "twice"]),

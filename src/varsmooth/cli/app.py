@@ -8,6 +8,7 @@ import warnings
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
+from rich.console import Console
 
 from varsmooth.cli.output import OutputConsole, drop_output, open_streams
 from varsmooth.errors import InputError, is_out_of_memory
@@ -22,7 +23,7 @@ app = App(
     help_format="markdown",
 )
 
-errors = OutputConsole(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -128,6 +128,7 @@ OTHER_NAMES = {
 def unknown_key(name: str) -> str:
     """Return a message on an unknown key: the same key in another section is the best hint, else the nearest name."""
     known = ["name", *SECTIONS, *(f"{section}.{key}" for section, keys in HINTS.items() for key in keys)]
+    known = [each for each in known if each != name]
     last = name.rpartition(".")[2]
     same = [candidate for candidate in known if candidate.rpartition(".")[2] == last and "." in candidate]
     same = same or [ours for theirs, ours in OTHER_NAMES.items() if theirs == last]

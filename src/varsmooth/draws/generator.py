@@ -83,6 +83,8 @@ class DrawKey:
                 raise InputError(f"{name} must be an integer, got {value!r}")
             if not 0 <= value <= LOW_32:
                 raise InputError(f"{name} must be in [0, 2**32), got {value}")
+            if not isinstance(value, int):
+                object.__setattr__(self, name, int(value))
 
     @classmethod
     def of(cls, key: DrawKey | int) -> DrawKey:

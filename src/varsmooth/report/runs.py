@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,24 @@ def runs_in(path: Path | str) -> list[Path]:
     try:
         if (path / RECORD).exists() or not path.is_dir():
             return [path]
-        found = [record.parent for record in sorted(path.rglob(RECORD))]
+        found = sorted(_runs_below(path, set()))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if not found:
         raise InputError(f"{path}: not a run folder (it has no {RECORD}), and it holds none")
     return found
+
+
+def _runs_below(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """Yield run folders at any depth, not those inside another run; links are followed, round in circles never."""
+    for entry in folder.iterdir():
+        if not entry.is_dir() or entry.resolve() in seen:
+            continue
+        seen.add(entry.resolve())
+        if (entry / RECORD).exists():
+            yield entry
+        else:
+            yield from _runs_below(entry, seen)
 
 
 def group_runs(runs: Iterable[RunSummary]) -> list[RunGroup]:
