@@ -135,7 +135,7 @@ def test_every_experiment_can_be_planned_and_changes_what_it_says():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
             arms = [arm for arm in experiment.arms if not arm.table]
-            places = range(len(experiment.values or [0]))
+            places = [place for place, value in enumerate(experiment.values or [0]) if value != experiment.in_table]
             points = sum(len(arm.variants_at(place)) for arm in arms for place in places)
             assert len(jobs) == len({job.name for job in jobs}) == points * len(experiment.seeds)
             assert all(re.fullmatch(r"\w[\w.+=,@-]*", job.trial_name) for job in jobs)
@@ -163,7 +163,7 @@ TUNED_ALIKE = ["data-size", "data-size-zero", "tuning-kind", "tuning-1024", *IN_
 @pytest.mark.parametrize("name", TUNED_ALIKE)
 def test_arms_that_are_tuned_have_the_same_budget(name):
     experiment = named_experiments()[name]
-    for place in range(len(experiment.values or [0])):
+    for place in range(len(experiment.steps or experiment.values or [0])):
         assert len({len(arm.variants_at(place)) for arm in experiment.arms}) == 1
 
 
@@ -218,10 +218,11 @@ def test_wikitext_chooses_between_kinds_of_dropout_in_full_at_one_learning_rate(
         assert {(config.train.steps, config.train.lr, config.evaluate.final) for config in own} == {(steps, 0.004, False)}
 
 
-def test_the_data_size_curve_goes_from_a_twentieth_to_all():
+def test_the_data_size_curve_goes_from_a_twentieth_to_all_which_the_table_has():
     experiment = named_experiments()["data-size"]
     jobs = experiment_jobs(experiment, "wikitext-2", NOTHING)
-    assert {job.share for job in jobs} == {0.05, 0.1, 0.25, 0.5, 1.0}
+    assert {job.share for job in jobs} == {0.05, 0.1, 0.25, 0.5}
+    assert (experiment.values[-1], experiment.in_table) == (1.0, 1.0)
     assert {job.config.train.steps for job in jobs if job.share == 0.05} == {1500}
     assert jobs[0].name == f"{point_name(experiment.arms[0], 0.05, 0)}-seed11" == "vanilla-0.05-v1-seed11"
 

@@ -80,7 +80,7 @@ def test_arms_with_variants_have_a_line_for_each(results, keep):
     assert "| vanilla, dropout of activations, `dropout.tables=0.5` | 1 | 67.00 | 63.00 | 62.00 |" in found
     assert "| vanilla, dropout of activations, `dropout.tables=0.6` | - |" in found
     assert found.count("| - | - | - | - |") == sum(len(arm.variants) for arm in beside.arms) - 1
-    assert found.count("element-wise smoothing of the input") == 3 + 1, "what has not been run is told once"
+    assert found.count("element-wise smoothing of the input") == 4 + 1, "what has not been run is told once"
 
 
 def test_arms_that_the_table_has_are_not_trained_again_and_arms_can_be_chosen():
@@ -98,11 +98,33 @@ def test_points_of_a_curve_can_be_chosen():
     some = experiment_jobs(GAMMA, "ptb", nothing, points=[0.1, 0.6], arms=["word"])
     assert [job.name for job in some] == ["word-0.1-seed1", "word-0.6-seed1"]
     shares = experiment_jobs(DATA_SIZE, "wikitext-2", nothing, points=[0.25])
-    assert {(job.share, job.config.train.steps) for job in shares} == {(0.25, 9000)}
+    assert {(job.share, job.config.train.steps) for job in shares} == {(0.25, 14000)}
     with pytest.raises(InputError, match=r"--points: 0\.15 is no point of gamma; points: 0\.05, 0\.1, 0\.2"):
         experiment_jobs(GAMMA, "ptb", nothing, points=[0.15])
     with pytest.raises(InputError, match="--points: 1 is no point of ablation, which has none"):
         experiment_jobs(ABLATION, "ptb", nothing, points=[1.0])
+
+
+def test_the_point_that_the_tuned_table_has_is_not_trained_again(results, keep):
+    nothing = Chosen("chosen.toml", {})
+    assert 1.0 not in {job.share for job in experiment_jobs(DATA_SIZE, "wikitext-2", nothing)}
+    with pytest.raises(InputError, match="--points: 1 is the tuned table, and trained with it: --setting tuned"):
+        experiment_jobs(DATA_SIZE, "wikitext-2", nothing, points=[0.5, 1.0])
+    keep("vanilla", 70.0, 1, group="512-tuned", corpus="wikitext-2")
+    keep("vanilla", 71.0, 1, group="512-paper", corpus="wikitext-2")
+    keep("vanilla", 72.0, 1, group="512-tuned")
+    page = build_page(results)
+    assert "| vanilla | - | - | - | - | 69.00 |" in page.parts["wikitext-2/data-size"], "at its tuned temperature"
+    assert page.parts["wikitext-2/data-size/cost"].splitlines()[2].startswith("| 1 | ")
+    assert page.parts["wikitext-2/data-size/chosen"] == "Not run yet.", "that of the table is told elsewhere"
+    assert "| vanilla | 71.00 | - |" in page.parts["ptb/length"]
+
+
+def test_longer_schedules_are_those_of_the_tuned_rows():
+    chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.l2": 0.002, "dropout.tables": 0.55})})
+    (job,) = experiment_jobs(named_experiments()["length"], "ptb", chosen)
+    settings = ["train.l2=0.002", "dropout.tables=0.55", "train.steps=108000", "train.eval_every=3000"]
+    assert (job.name, job.config) == ("vanilla-108000-seed1", override(load_recipe("vanilla/ptb-512"), settings))
 
 
 def test_an_arm_that_would_train_nothing_is_refused():
@@ -116,7 +138,7 @@ def test_an_arm_that_would_train_nothing_is_refused():
 def test_a_quick_budget_makes_no_run_longer_and_leaves_lengths_alone():
     nothing = Chosen("chosen.toml", {})
     steps = {job.share: job.config.train.steps for job in experiment_jobs(DATA_SIZE, "ptb", nothing, budget="quick")}
-    assert steps == {0.05: 1500, 0.1: 3500, 0.25: 6000, 0.5: 6000, 1.0: 6000}
+    assert steps == {0.05: 1500, 0.1: 3500, 0.25: 6000, 0.5: 6000}
     with pytest.raises(InputError, match="--budget quick does not go with --experiment length"):
         experiment_jobs(named_experiments()["length"], "ptb", nothing, budget="quick")
 

@@ -172,7 +172,7 @@ def two_rounds(monkeypatch):
     """The curve over shares with one point, one arm and two trials."""
     experiment = named_experiments()["data-size"]
     arm = replace(experiment.arms[0], grids=(({"train.lr": 0.01}, {"train.lr": 1e-7}),))
-    small = replace(experiment, arms=(arm,), values=(0.5,), steps=(6,), final_seeds=(1, 2))
+    small = replace(experiment, arms=(arm,), values=(0.5,), steps=(6,), final_seeds=(1, 2), in_table=None)
     monkeypatch.setitem(named_experiments(), "data-size", small)
 
 
@@ -212,7 +212,7 @@ def test_after_a_signal_no_other_round_begins(tmp_path, monkeypatch, signal, rou
 
 def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkeypatch):
     monkeypatch.setattr("varsmooth.reproduce.experiments._point_values", lambda *_: {})
-    jobs_of = sum(len(arm.variants_at(place)) for arm in named_experiments()["data-size"].arms for place in range(5))
+    jobs_of = sum(len(arm.variants_at(place)) for arm in named_experiments()["data-size"].arms for place in range(4))
     listed = json.loads(
         run("reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data), "--dry-run", "--json")[1]
     )

@@ -101,11 +101,11 @@ def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_
     assert found == {"vanilla": "mode", "word": "mode", "element": "mean", "noising": "mode"}
     assert {job.config.dropout.kind for job in jobs} == {"activation"}, "for the plain model too"
     assert {(job.share, job.config.model.bias) for job in jobs} == {
-        *((share, "unigram") for share in (0.05, 0.1, 0.25)),
-        *((share, "zero") for share in (0.5, 1.0)),
+        *((share, "unigram") for share in (0.05, 0.1)),
+        *((share, "zero") for share in (0.25, 0.5)),
     }
     plain = [(job.share, job.config.dropout.tables) for job in jobs if job.name.startswith("vanilla")]
-    assert plain[-8:] == [*((0.5, rate) for rate in (0.55, 0.6, 0.65, 0.7)), *((1.0, rate) for rate in (0.5, 0.55, 0.6, 0.65))]
+    assert plain[-8:] == [*((0.25, rate) for rate in (0.6, 0.7, 0.75, 0.8)), *((0.5, rate) for rate in (0.55, 0.6, 0.65, 0.7))]
     assert {job.name.partition("-")[0] for job in jobs if job.config.smoothing.scope == "position"} == {"element"}
 
 

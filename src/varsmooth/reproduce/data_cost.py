@@ -8,7 +8,7 @@ from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, corpora, paper_cell
 from varsmooth.reproduce.cost import Cost
-from varsmooth.reproduce.experiments import Experiment, group_of
+from varsmooth.reproduce.experiments import Experiment
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import not_run
 from varsmooth.reproduce.pace import steps_shown
@@ -37,12 +37,11 @@ def time_table(records: Records, costs: Sequence[Cost]) -> str:
 
 def data_cost_table(experiment: Experiment, records: Records, corpus: str, costs: Sequence[Cost] = ()) -> str:
     """Return words, tokens, and steps and time to the first arm's best development perplexity, by share."""
-    group = records.group(corpus, group_of(experiment, "full"))
     first, header = experiment.arms[0], ["share", "words in the vocabulary", "tokens"]
     header += [f"{arm.label}: steps to the best of {first.label}" for arm in experiment.arms]
     rows = []
     for place, value in enumerate(experiment.values):
-        members = [best_runs(experiment, group, arm, place) for arm in experiment.arms]
+        members = [best_runs(experiment, records, corpus, arm, place) for arm in experiment.arms]
         if not members[0]:
             continue
         goal = max(run.best_valid or float("inf") for run in members[0])  # which all of its seeds reach

@@ -12,7 +12,7 @@ from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, seeds_shown, settings_shown, shown
-from varsmooth.reproduce.records import Group, Records, difference, over_seeds, passed_over, perplexity, scaled_perplexity
+from varsmooth.reproduce.records import Records, difference, over_seeds, passed_over, perplexity, scaled_perplexity
 from varsmooth.reproduce.trials import best_runs, best_variant, judged_by
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
@@ -22,13 +22,19 @@ REFERENCE = "the plain model of the table"
 
 def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
     """Return the points that have been run, by the label of their arm."""
-    group = records.group(corpus, group_of(experiment, budget))
     found: Curves = {}
     for arm in experiment.arms:
-        best = (best_runs(experiment, group, arm, place) for place in range(len(experiment.values)))
-        points = [(value, _figure(experiment, runs)) for value, runs in zip(experiment.values, best, strict=True)]
+        points = [(value, _figure(experiment, runs)) for value, runs in _points(experiment, records, corpus, arm, budget)]
         found[arm.label] = [(value, figure) for value, figure in points if figure is not None]
     return found
+
+
+def _points(
+    experiment: Experiment, records: Records, corpus: str, arm: Arm, budget: Budget
+) -> list[tuple[float, list[RunSummary]]]:
+    """Return the values of a curve, each with the runs that count there."""
+    values = enumerate(experiment.values)
+    return [(value, best_runs(experiment, records, corpus, arm, place, budget)) for place, value in values]
 
 
 def experiment_table(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> str:
@@ -47,8 +53,9 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
     if experiment.vary == SHARE:
         gains = {label: dict(points) for label, points in gain_curves(found).items()}
         rows += [[f"gain of {label}", *(shown(own.get(value)) for value in experiment.values)] for label, own in gains.items()]
-        group = records.group(corpus, group_of(experiment, budget))
-        rows += [[f"{arm.label}, tuned scales", *_scaled(experiment, group, arm)] for arm in experiment.arms]
+        for arm in experiment.arms:  # a stricter control than the temperature
+            points = _points(experiment, records, corpus, arm, budget)
+            rows.append([f"{arm.label}, tuned scales", *(shown(scaled_perplexity(it, experiment.split)) for _, it in points)])
     missing, nothing = _missing_points(experiment.values, found), not any(found.values())
     reference = [f"{REFERENCE}: {shown(it[0][1])}" for it in reference_curve(experiment, records, corpus, budget).values()]
     compared = "" if nothing or not reference else f"For comparison, {reference[0]}."
@@ -64,18 +71,12 @@ def _missing_points(values: Sequence[float], found: Curves) -> list[str]:
     return missing
 
 
-def _scaled(experiment: Experiment, group: Group, arm: Arm) -> list[str]:
-    """The points of an arm with tuned scales, a stricter control than the temperature."""
-    best = (best_runs(experiment, group, arm, place) for place in range(len(experiment.values)))
-    return [shown(scaled_perplexity(runs, experiment.split)) for runs in best]
-
-
 def choices_table(experiment: Experiment, records: Records, corpus: str) -> str:
     """Return which of its variants each arm chose at each value, and what that has on valid."""
     group, rows = records.group(corpus, group_of(experiment, "full")), []
     for place, value in enumerate(experiment.values):
         for arm in experiment.arms:
-            best = best_variant(experiment, group, arm, place)
+            best = best_variant(experiment, group, arm, place) if value != experiment.in_table else None
             if best is None:
                 continue
             variants = arm.variants_at(place)

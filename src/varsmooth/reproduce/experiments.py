@@ -68,11 +68,13 @@ class Experiment:
     """steps between evaluations; 0: as the recipe says"""
     size: int = 512
     setting: Setting = "paper"
-    """tuned: over what a smaller size was tuned to, for the rows that were"""
+    """tuned: for the rows that were, over what they chose; for trials, over what they chose at a smaller size"""
     trials: bool = False
     """whether its runs are trials, judged by their best on the development set alone"""
     alone: bool = False
     """whether its runs must have the machine to themselves, because their time is what is asked for"""
+    in_table: float | None = None
+    """the value of the curve at which points are the tuned rows of the table, so that there is nothing to train"""
     reference: str = ""
     """the row of the table that its curves are to be compared with"""
 
@@ -156,7 +158,10 @@ def _points_to_run(experiment: Experiment, points: Sequence[float]) -> list[tupl
                 f"--points: {point:g} is no point of {experiment.name}"
                 + (f"; points: {known}" if known else ", which has none")
             )
-    return [it for it in enumerate(experiment.values or (None,)) if not points or it[1] in points]
+        if point == experiment.in_table:
+            raise InputError(f"--points: {point:g} is the tuned table, and trained with it: --setting tuned")
+    wanted = points or [value for value in experiment.values if value != experiment.in_table] or [None]
+    return [it for it in enumerate(experiment.values or (None,)) if it[1] in wanted]
 
 
 def _arms_to_run(experiment: Experiment, chosen: Chosen, names: Sequence[str]) -> list[Arm]:
@@ -175,9 +180,8 @@ def _arms_to_run(experiment: Experiment, chosen: Chosen, names: Sequence[str]) -
 
 
 def _base_values(experiment: Experiment, chosen: Chosen, arm: Arm) -> Values:
-    if experiment.setting == "tuned":
-        return chosen.inherited("tuned", experiment.size, arm.row)
-    return chosen.values("paper", experiment.size, arm.row)
+    of = chosen.inherited if experiment.setting == "tuned" and experiment.trials else chosen.values
+    return of(experiment.setting, experiment.size, arm.row)
 
 
 def group_of(experiment: Experiment, budget: Budget) -> str:

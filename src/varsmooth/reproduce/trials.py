@@ -9,9 +9,10 @@ from typing import Unpack
 
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
+from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.experiments import FINAL, Arm, Experiment, Part, group_of, point_name, possible_final_jobs
-from varsmooth.reproduce.jobs import Job
+from varsmooth.reproduce.jobs import Job, table_group
 from varsmooth.reproduce.records import Group, Records, over_seeds, perplexity
 
 
@@ -32,12 +33,18 @@ def judged_by(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | No
     return perplexity(runs, "valid", tuned=True)
 
 
-def best_runs(experiment: Experiment, group: Group, arm: Arm, place: int) -> list[RunSummary]:
+def best_runs(
+    experiment: Experiment, records: Records, corpus: str, arm: Arm, place: int, budget: Budget = "full"
+) -> list[RunSummary]:
     """Return the runs of a point's best variant, its final ones where the experiment has them; none until it is known."""
+    value = experiment.values[place]
+    if value == experiment.in_table:
+        return records.runs(corpus, table_group(experiment.size, "tuned", budget)).get(arm.row, [])
+    group = records.group(corpus, group_of(experiment, budget))
     best = best_variant(experiment, group, arm, place)
     if best is None:
         return []
-    return group.runs.get(point_name(arm, experiment.values[place], best) + (FINAL if experiment.final_seeds else ""), [])
+    return group.runs.get(point_name(arm, value, best) + (FINAL if experiment.final_seeds else ""), [])
 
 
 def final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, results: Path, **part: Unpack[Part]) -> list[Job]:
@@ -45,8 +52,8 @@ def final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, results: Pat
     if not experiment.final_seeds:
         return []
     group, best = Records(results).group(corpus, group_of(experiment, part.get("budget", "full"))), set()
-    for arm, place in itertools.product(experiment.arms, range(len(experiment.values))):
-        if (number := best_variant(experiment, group, arm, place)) is not None:
-            best.add(point_name(arm, experiment.values[place], number) + FINAL)
+    for arm, (place, value) in itertools.product(experiment.arms, enumerate(experiment.values)):
+        if value != experiment.in_table and (number := best_variant(experiment, group, arm, place)) is not None:
+            best.add(point_name(arm, value, number) + FINAL)
     jobs = possible_final_jobs(experiment, corpus, chosen, **part)
     return [job for job in jobs if job.name.rpartition("-seed")[0] in best]
