@@ -160,8 +160,10 @@ def _points_to_run(experiment: Experiment, points: Sequence[float]) -> list[tupl
             )
         if point == experiment.in_table:
             raise InputError(f"--points: {point:g} is the tuned table, and trained with it: --setting tuned")
-    wanted = points or [value for value in experiment.values if value != experiment.in_table] or [None]
-    return [it for it in enumerate(experiment.values or (None,)) if it[1] in wanted]
+    if not experiment.values:
+        return [(0, None)]
+    wanted = points or [value for value in experiment.values if value != experiment.in_table]
+    return [(place, value) for place, value in enumerate(experiment.values) if value in wanted]
 
 
 def _arms_to_run(experiment: Experiment, chosen: Chosen, names: Sequence[str]) -> list[Arm]:
