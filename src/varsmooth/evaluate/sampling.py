@@ -72,7 +72,6 @@ def _windows(
 ) -> Iterator[Tensor]:
     """Yield the losses [samples, n] of each window: the draws go side by side, so that only one window of one is held."""
     batch = columns.shape[1]
-    window = max(1, min(window, output.LOGIT_BYTES // (4 * batch * network.words)))
 
     def drawn(sample: int) -> Step:
         return lambda inputs, state, index: network.sampled_logits(inputs, state, DrawKey(seed, index * samples + sample))

@@ -12,7 +12,7 @@ from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.perplexity import check_temperature
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.reading import Evaluation, read
-from varsmooth.evaluate.sampling import Average, exhausted, sampled
+from varsmooth.evaluate.sampling import Average, columns_for, exhausted, sampled
 from varsmooth.model import RecurrentLanguageModel, Tables
 from varsmooth.posterior import Predict
 
@@ -38,11 +38,13 @@ def evaluate(
     """Return the loss of ``ids``. With ``batch`` 1 the state is carried through the whole stream; with more, the stream is cut
     into so many columns, each of which first reads the ``burn_in`` tokens before it. ``tables`` saves making them again.
 
-    ``sample`` draws the tables ``samples`` times for every window, each draw with its own state; ``arithmetic`` averages the
-    probabilities, ``geometric`` the log-likelihoods.
+    ``sample`` draws the tables ``samples`` times for every window, each draw with its own state, in fewer columns where memory
+    asks for it; ``arithmetic`` averages the probabilities, ``geometric`` the log-likelihoods.
     """
     _check(predict, temperature, average, samples)
     device = network.bias.device
+    # Of draws there is one for each window, so that a shorter one would be another prediction.
+    batch = columns_for(network, batch, window) if predict == "sample" else batch
     columns = Columns.cut(ids, eos_id, batch, burn_in, device)
     with full_precision(device):
         if predict == "sample":
