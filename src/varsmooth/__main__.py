@@ -4,15 +4,13 @@ import os
 import sys
 import time
 from contextlib import redirect_stdout
-from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
 from varsmooth.cli import main
 from varsmooth.cli.app import BAD_INPUT, errors
 from varsmooth.errors import InputError
-from varsmooth.fleet import is_fleet
-from varsmooth.train.parallel import is_first, processes
+from varsmooth.train.parallel import is_first
 
 LATER = 5.0
 """Seconds that the first process has to complain: what is wrong for all it tells, and torchrun then ends the others."""
@@ -25,29 +23,17 @@ def run(arguments: list[str]) -> NoReturn:
     except InputError as error:
         _fail(str(error))
     if first:
-        _command(arguments)
+        main(arguments)
     status: object = 0
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), errors.capture() as complaint:
         try:
-            _command(arguments)
+            main(arguments)
         except SystemExit as leaving:
             status = leaving.code
     if status == BAD_INPUT:
         time.sleep(LATER)
         sys.stderr.write(complaint.get())
     raise SystemExit(status)
-
-
-def _command(arguments: list[str]) -> NoReturn:
-    if processes() > 1 and _asks_for_fleet(arguments):
-        _fail("--fleet trains its runs in one process: start it without torchrun, or train one run without --fleet")
-    main(arguments)
-
-
-def _asks_for_fleet(arguments: list[str]) -> bool:
-    options = [part for argument in arguments for part in argument.split("=", 1)]
-    resumed = [Path(value) for option, value in pairwise(options) if option == "--resume"]
-    return "--fleet" in options or any(is_fleet(run) for run in resumed)
 
 
 def _fail(message: str) -> NoReturn:

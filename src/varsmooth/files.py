@@ -1,11 +1,14 @@
-"""Writing files so that a reader never meets half of one."""
+"""Writing files so that a reader never meets half of one, nor what it cannot read."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from varsmooth.errors import InputError
 
@@ -26,6 +29,15 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def for_json(value: Any) -> Any:
+    """Return nested values with None in place of infinity and NaN, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: for_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [for_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_place(path: Path, name: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from runs_for_tests import MakeRun, record
+from varsmooth.config import flat_config
 from varsmooth.errors import InputError
 from varsmooth.report import load_run
-from varsmooth.report.runs import flat_config, group_runs
+from varsmooth.report.runs import group_runs
 
 
 def write_record(folder: Path, content: Any) -> Path:
@@ -102,6 +103,12 @@ def test_runs_that_differ_by_seed_alone_form_a_group(make_run: MakeRun) -> None:
 def test_groups_of_one_recipe_are_told_apart_by_what_differs(make_run: MakeRun) -> None:
     runs = [make_run(config={"train": {"lr": lr, "seed": 1}, "model": {"hidden": 64}}) for lr in (0.003, 0.004)]
     assert [group.label for group in group_runs(runs)] == ["vanilla (train.lr=0.003)", "vanilla (train.lr=0.004)"]
+
+
+def test_where_and_how_a_run_was_made_does_not_tell_groups_apart(make_run: MakeRun) -> None:
+    makings = [{"engine": "graph", "device": "cuda"}, {"engine": "eager", "threads": 2, "save_every": 7}]
+    runs = [make_run(seed=seed, config={"train": {"seed": seed, **own}}) for seed, own in enumerate(makings)]
+    assert [len(group.runs) for group in group_runs(runs)] == [2]
 
 
 def test_copies_of_a_data_set_never_mix(make_run: MakeRun) -> None:

@@ -17,7 +17,7 @@ from varsmooth.reproduce.records import Records
 TRIALS = (
     TuningTrial({"train.lr": 0.002, "smoothing.predict": "mode"}, 9000, 70.25),
     TuningTrial({"train.lr": 0.003, "model.tied": True}, 9000, 69.5),
-    TuningTrial({"train.lr": 0.1}, 9000, None),
+    TuningTrial({"train.lr": 0.1, "data.name": 'a "quoted" name'}, 9000, None),
     TuningTrial({"train.lr": 0.004}, 3000, 60.0),
 )
 

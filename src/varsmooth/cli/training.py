@@ -104,7 +104,7 @@ def train(
     quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in texts.items() if value is not None}
     settings = [*(f"{key}={value}" for key, value in quoted.items()), *(set_ or [])]
     if processes() > 1 and (fleet is not None or (resume is not None and is_fleet(resume))):
-        raise InputError("--fleet trains its runs in one process: start it without torchrun")
+        raise InputError("--fleet trains its runs in one process: start it without torchrun, or train one run without --fleet")
     if resume is not None:
         if out is not None or settings or seed is not None or recipe or fleet or seeds:
             raise InputError(

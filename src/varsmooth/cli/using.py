@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ from varsmooth.errors import InputError
 from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample
 from varsmooth.experiment import corpus_of, set_threads
 from varsmooth.experiment.opening import changed_texts
+from varsmooth.files import for_json
 from varsmooth.posterior import Predict
 from varsmooth.text.reading import decode_lines, read_lines
 from varsmooth.text.splits import Corpus, encode_file
@@ -134,7 +134,7 @@ def score(
         figures = {
             "log_probability": scored.log_probability,
             "tokens": scored.tokens,
-            "perplexity": _finite(scored.perplexity),
+            "perplexity": for_json(scored.perplexity),
             "unknown": scored.unknown,
         }
         print(json.dumps(figures), flush=True)
@@ -216,15 +216,10 @@ def _temperature(model: LanguageModel, corpus: Corpus | None, rule: PredictOrSam
         raise InputError(f"--temperature takes a number or auto, got {temperature!r}") from None
 
 
-def _finite(perplexity: float) -> float | None:
-    """JSON has no infinity."""
-    return perplexity if math.isfinite(perplexity) else None
-
-
 def _figures(found: Evaluation, split: str) -> dict[str, object]:
     figures: dict[str, object] = {
         "split": split,
-        "perplexity": _finite(found.perplexity),
+        "perplexity": for_json(found.perplexity),
         "nll": found.nll,
         "tokens": found.tokens,
         "predict": found.predict,

@@ -1,6 +1,6 @@
 """Everything a run can be told, read from and written to TOML."""
 
-from varsmooth.config.checks import Interval
+from varsmooth.config.checks import Interval, checked
 from varsmooth.config.reading import config_from_mapping, load_config, override, parse_toml, read_toml, unknown_key, with_values
 from varsmooth.config.sections import (
     HINTS,
@@ -15,11 +15,12 @@ from varsmooth.config.sections import (
     SmoothingConfig,
     TrainConfig,
 )
-from varsmooth.config.writing import config_checksum, literal, to_mapping, to_toml
+from varsmooth.config.writing import WHERE_AND_HOW, config_checksum, flat_config, literal, to_mapping, to_toml
 
 __all__ = [
     "HINTS",
     "SECTIONS",
+    "WHERE_AND_HOW",
     "Config",
     "DataConfig",
     "DropoutConfig",
@@ -30,8 +31,10 @@ __all__ = [
     "Precision",
     "SmoothingConfig",
     "TrainConfig",
+    "checked",
     "config_checksum",
     "config_from_mapping",
+    "flat_config",
     "literal",
     "load_config",
     "override",

@@ -10,10 +10,21 @@ from typing import Any
 
 from varsmooth.config.sections import Config
 
+WHERE_AND_HOW = frozenset({"data.name", "data.data_dir", "train.device", "train.engine", "train.threads", "train.save_every"})
+"""Settings that say where and how a run is made, and not what it is; its data are known by their checksums."""
+
 
 def to_mapping(config: Config) -> dict[str, Any]:
     """Return the configuration as nested dictionaries, in the order of the file."""
     return asdict(config)
+
+
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings under dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flat_config(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
 
 
 def to_toml(config: Config, comments: Mapping[str, str] | None = None) -> str:

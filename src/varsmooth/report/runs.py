@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from varsmooth.config import config_from_mapping, to_mapping
+from varsmooth.config import WHERE_AND_HOW, config_from_mapping, flat_config, to_mapping
 from varsmooth.errors import InputError
 
 FORMAT = "varsmooth.record.1"
@@ -30,10 +30,8 @@ SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
     "hardware": ((dict,), "an object"),
 }
 REQUIRED = ("recipe", "status", "seed")
-NOT_COMPARED = frozenset(
-    {"name", "train.seed", "train.save_every", "train.device", "train.threads", "data.name", "data.data_dir"}
-)
-"""Settings in which runs of one group may differ; what the data are is known by their checksums, the recipe by the record."""
+NOT_COMPARED = WHERE_AND_HOW | {"name", "train.seed"}
+"""Settings in which runs of one group may differ; the recipe is known by the record."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +128,6 @@ def group_runs(runs: Iterable[RunSummary]) -> list[RunGroup]:
     members = [tuple(sorted(group, key=lambda run: run.seed)) for group in groups.values()]
     firsts = [group[0] for group in members]
     return [RunGroup(_label(group[0], firsts), _data_label(group[0], firsts), group) for group in members]
-
-
-def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings under dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= flat_config(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def full_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varsmooth.experiment.seeds import Spread, shown_spread, spread
+from varsmooth.files import for_json
 from varsmooth.report.runs import RunGroup, RunSummary, group_runs, printable
 
 PREDICTIONS = ("mode", "mean", "mean-input", "sample")
@@ -150,7 +151,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the rows as plain values that ``json.dumps`` takes; a figure that is not finite becomes None."""
-    return [_plain(asdict(row)) for row in rows]
+    return [for_json(asdict(row)) for row in rows]
 
 
 def _terminal_cell(column: Column, index: int) -> Text:
@@ -233,11 +234,3 @@ def _shown_size(parameters: int | None) -> str:
 
 def _markdown_text(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from varsmooth.config import to_mapping
+from varsmooth.config import flat_config, to_mapping
 from varsmooth.errors import InputError
 from varsmooth.fleet.trials import SPENT_FILE, seconds_of
 from varsmooth.recipe import load_recipe
-from varsmooth.report.runs import RunSummary, flat_config, load_run
+from varsmooth.report.runs import RunSummary, load_run
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Setting, Values
 from varsmooth.reproduce.chosen import Choice, Key, TuningTrial, best_of, read_chosen, write_chosen
 from varsmooth.reproduce.matching import is_of_text

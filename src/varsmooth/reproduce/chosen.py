@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from varsmooth.config import read_toml
+from varsmooth.config import literal, read_toml
 from varsmooth.errors import InputError, check_choice
 from varsmooth.files import write_atomically
 from varsmooth.reproduce.catalogue import SETTINGS, Setting, Values
@@ -147,9 +147,4 @@ def _table(value: Any, path: Path, name: str) -> dict[str, Any]:
 
 
 def _inline(values: Values) -> str:
-    def literal(value: Any) -> str:
-        if isinstance(value, bool):
-            return str(value).lower()
-        return f'"{value}"' if isinstance(value, str) else repr(value)
-
     return "{" + ", ".join(f'"{key}" = {literal(value)}' for key, value in values.items()) + "}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from varsmooth.config import to_mapping
+from varsmooth.config import flat_config, to_mapping
 from varsmooth.errors import InputError
-from varsmooth.report.runs import NOT_COMPARED, flat_config, full_config
+from varsmooth.report.runs import NOT_COMPARED, full_config
 from varsmooth.reproduce.jobs import Job
 from varsmooth.text.named import KNOWN
 

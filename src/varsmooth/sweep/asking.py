@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from varsmooth.config import Config, to_mapping
+from varsmooth.config import Config, flat_config, to_mapping
 from varsmooth.errors import InputError
 from varsmooth.experiment import Record
 from varsmooth.recipe import load_recipe, recipe_names
@@ -121,15 +121,9 @@ def _checked(run: Path, identity: Mapping[str, Any]) -> Record:
 def _entry(name: str, config: Config) -> dict[str, Any]:
     """One trial of the list: a packaged recipe, and whatever differs from it."""
     recipe = config.name if config.name in recipe_names() else "vanilla"
-    base, mapping = to_mapping(load_recipe(recipe)), to_mapping(config)
-    changes = {
-        f"{section}.{key}": value
-        for section, values in mapping.items()
-        if section != "name"
-        for key, value in values.items()
-        if value != base[section][key]
-    }
-    return {"name": name, "recipe": recipe, "set": {**({"name": config.name} if config.name != recipe else {}), **changes}}
+    base = flat_config(to_mapping(load_recipe(recipe)))
+    changes = {key: value for key, value in flat_config(to_mapping(config)).items() if value != base[key]}
+    return {"name": name, "recipe": recipe, "set": changes}
 
 
 def _name(stage: Stage, slot: int) -> str:

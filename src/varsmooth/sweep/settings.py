@@ -6,19 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from varsmooth.config import Config, to_mapping
+from varsmooth.config import WHERE_AND_HOW, Config, flat_config, to_mapping
 from varsmooth.errors import InputError
-
-FREE = ("data.name", "data.data_dir", "train.device", "train.engine", "train.threads", "train.save_every")
-"""What may differ where a trial is trained: it changes where and how, and not what."""
 
 
 def refuse_other_settings(run: Path, found: Mapping[str, Any], wanted: Config, fix: str = "") -> None:
     """Refuse a run whose configuration, as a mapping of sections, is not the one that was asked for."""
-    for section, values in to_mapping(wanted).items():
-        if section == "name":
-            continue
-        for key, value in values.items():
-            theirs = (found.get(section) or {}).get(key, value)
-            if theirs != value and f"{section}.{key}" not in FREE:
-                raise InputError(f"{run}: was trained with {section}.{key} = {theirs!r}; the trial asked for {value!r}{fix}")
+    theirs = flat_config(found)
+    for key, value in flat_config(to_mapping(wanted)).items():
+        own = theirs.get(key, value)
+        if own != value and key != "name" and key not in WHERE_AND_HOW:
+            raise InputError(f"{run}: was trained with {key} = {own!r}; the trial asked for {value!r}{fix}")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from varsmooth.config import Config, to_mapping, with_values
+from varsmooth.config import Config, flat_config, to_mapping, with_values
 from varsmooth.sweep.space import Space, space_from_mapping, space_mapping
 
-PLACES = ("data.name", "data.data_dir")
-"""Where the text lies differs between machines; that it is the same text is checked by its checksums."""
+NOT_KEPT = ("name", "data.name", "data.data_dir")
+"""The arm has the name; where the text lies differs between machines, and that it is the same is checked by its checksums."""
 
 SamplerKind = Literal["grid", "tpe", "random"]
 PrunerKind = Literal["none", "median", "halving"]
@@ -100,7 +100,7 @@ def study_from_mapping(mapping: Mapped, data: Mapped) -> Study:
 
 def study_changes(before: Mapped, now: Mapped) -> list[str]:
     """Name what differs between two ``study_mapping``, with both values."""
-    old, new = _leaves(before), _leaves(now)
+    old, new = flat_config(before), flat_config(now)
     return [
         f"{key} (was {old.get(key, 'not there')}, now {new.get(key, 'not there')})"
         for key in dict.fromkeys([*old, *new])
@@ -108,17 +108,5 @@ def study_changes(before: Mapped, now: Mapped) -> list[str]:
     ]
 
 
-def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= _leaves(inner, f"{prefix}.{key}" if prefix else key)
-    return found
-
-
 def _flat(config: Config) -> dict[str, Any]:
-    mapping = to_mapping(config)
-    mapping.pop("name")
-    flat = {f"{section}.{key}": value for section, values in mapping.items() for key, value in values.items()}
-    return {key: value for key, value in flat.items() if key not in PLACES}
+    return {key: value for key, value in flat_config(to_mapping(config)).items() if key not in NOT_KEPT}

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
-from varsmooth.config import config_from_mapping, override, parse_toml, read_toml, with_values
+from varsmooth.config import HINTS, checked, override, parse_toml, read_toml, with_values
 from varsmooth.errors import InputError, check_choice, nearest
 from varsmooth.experiment import from_anywhere
 from varsmooth.fleet.trials import NAME
@@ -101,21 +101,20 @@ def _check_values(arm: Arm, source: str) -> None:
     """Refuse values that no configuration can have: each end of a range, and the listed values in every combination."""
     for key, found in arm.space.items():
         for value in (found.low, found.high) if isinstance(found, Range) else found.values:
-            _alone(key, value, f"{source}: space")
+            _check_alone(key, value, f"{source}: space")
     lists = {key: found.values for key, found in arm.space.items() if isinstance(found, Choice)}
     lows = {key: found.low for key, found in arm.space.items() if isinstance(found, Range)}
     for row in itertools.islice(itertools.product(*lists.values()), MOST_COMBINATIONS):
         with_values(arm.config, {**lows, **dict(zip(lists, row, strict=True))}, f"{source}: space")
 
 
-def _alone(key: str, value: Any, source: str) -> None:
-    """Check one value beside defaults, so that the message is about it and nothing else."""
+def _check_alone(key: str, value: Any, source: str) -> None:
+    """Check one value by itself, so that the message is about it and nothing else."""
     section, _, name = key.partition(".")
     try:
-        config_from_mapping({section: {name: value}}, source)
+        checked(key, value, HINTS[section][name])
     except InputError as error:
-        if " needs " not in str(error):  # what it needs may be given by the arm
-            raise
+        raise InputError(f"{source}: {error}") from None
 
 
 def _check_arms(arms: list[Arm], source: str) -> None:

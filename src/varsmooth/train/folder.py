@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from varsmooth.errors import InputError
-from varsmooth.files import write_atomically
+from varsmooth.files import for_json, write_atomically
 
 RECORD_FORMAT = "varsmooth.record.1"
 LOCK = ".lock"
@@ -120,7 +119,7 @@ class RunFolder:
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Write ``record.json``; numbers that are not finite become null, which JSON can say."""
-        text = json.dumps(_finite({"format": RECORD_FORMAT, **record}), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(for_json({"format": RECORD_FORMAT, **record}), indent=2, ensure_ascii=False, allow_nan=False)
         self.write(self.record_path, f"{text}\n".encode())
 
     def read_record(self) -> dict[str, Any]:
@@ -138,7 +137,7 @@ class RunFolder:
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Add one line to ``metrics.jsonl`` and see it to the disk; a line that does not fit is taken back."""
-        line = json.dumps(_finite(metrics), allow_nan=False) + "\n"
+        line = json.dumps(for_json(metrics), allow_nan=False) + "\n"
         with self.full_disk_named(self.metrics_path), self.metrics_path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
@@ -225,11 +224,3 @@ def state_step(path: Path) -> int:
     if match is None:
         raise InputError(f"{path} is not named like a state file")
     return int(match[1])
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
