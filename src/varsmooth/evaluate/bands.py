@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,12 +29,12 @@ class Band:
         return perplexity_of(self.nll / self.tokens) if self.tokens else None
 
 
-def frequency_bands(losses: Tensor, targets: Tensor, counts: Tensor, bounds: Sequence[int] = BOUNDS) -> list[Band]:
+def frequency_bands(losses: Tensor, targets: Tensor, counts: Tensor) -> list[Band]:
     """Divide losses [tokens] by the training counts [words] of their targets [tokens]."""
-    lows = torch.tensor(bounds, device=counts.device)
+    lows = torch.tensor(BOUNDS, device=counts.device)
     band = torch.bucketize(counts[targets], lows, right=True) - 1
     # A sum for each band instead of a scatter, whose order on a GPU is anyone's guess.
-    members = [band == index for index in range(len(bounds))]
+    members = [band == index for index in range(len(BOUNDS))]
     figures = torch.stack([torch.stack([part.sum(), losses[part].sum(dtype=torch.float64)]) for part in members]).tolist()
-    highs = [*(low - 1 for low in bounds[1:]), None]
-    return [Band(low, high, int(tokens), nll) for low, high, (tokens, nll) in zip(bounds, highs, figures, strict=True)]
+    highs = [*(low - 1 for low in BOUNDS[1:]), None]
+    return [Band(low, high, int(tokens), nll) for low, high, (tokens, nll) in zip(BOUNDS, highs, figures, strict=True)]

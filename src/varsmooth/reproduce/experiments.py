@@ -29,10 +29,8 @@ class Arm:
     label: str
     set: Values = field(default_factory=dict)
     variants: tuple[Values, ...] = ({},)
-    grid: Mapping[str, list[Any]] = field(default_factory=dict)
-    """instead of variants: lists of values, of which every combination is one"""
     grids: tuple[tuple[Values, ...], ...] = ()
-    """instead of one grid: the variants of each value of the curve, which other text or other lengths may want"""
+    """instead of variants: those of each value of the curve, which other text or other lengths may want"""
     table: bool = False
     """whether its runs are those of the row in the table of the paper's setting, so that there is nothing to train"""
     predict: str | None = None
@@ -216,12 +214,12 @@ def _experiment(name: str, about: dict[str, Any]) -> Experiment:
 
 
 def _arm(about: dict[str, Any], grids: Mapping[str, list[Any]]) -> Arm:
-    variants = tuple(about.get("variants", [{}]))
-    if grid := about.get("grid"):
-        variants = _combinations(grid)
-    by_value = grids[about["grids"]] if "grids" in about else []
+    """In the file ``grid`` has lists of values, each combination of which is a variant; ``grids`` names those of each value."""
+    grid, by_value = about.get("grid"), grids[about["grids"]] if "grids" in about else []
+    variants = _combinations(grid) if grid else tuple(about.get("variants", [{}]))
     each = tuple(tuple(itertools.chain.from_iterable(map(_combinations, point))) for point in by_value)
-    return Arm(**{**about, "variants": variants, "grids": each})
+    others = {key: value for key, value in about.items() if key != "grid"}
+    return Arm(**{**others, "variants": variants, "grids": each})
 
 
 def _combinations(grid: Mapping[str, list[Any]]) -> tuple[Values, ...]:
