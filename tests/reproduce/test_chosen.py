@@ -158,6 +158,13 @@ def test_the_runs_of_a_sweep_become_choices(tmp_path, trial):
     assert read_chosen(path).choices == {("paper", 512, "vanilla"): Choice({"train.lr": 0.003}), **found}
 
 
+def test_a_trial_that_patience_ended_is_compared_with_those_that_went_on(tmp_path, trial):
+    trial(0, 80.0, "train.patience=3")
+    trial(1, 70.0, "train.lr=0.002", "train.patience=3", steps=60, stopped_because="patience")
+    found = choose(tmp_path / "sweep", corpus_plan("ptb"), "tuned", tmp_path / "chosen.toml")
+    assert found["tuned", 512, "vanilla"].set == {"train.lr": 0.002}
+
+
 def test_the_time_of_the_trials_is_added_to_what_was_spent(tmp_path, trial):
     trial(0, 80.0, hardware={"name": "a card"})
     trial(1, 79.0, "train.lr=0.002")

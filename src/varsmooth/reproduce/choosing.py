@@ -98,10 +98,10 @@ def _trials(runs: list[RunSummary], corpus: str, key: Key) -> tuple[TuningTrial,
     alike: dict[str, list[tuple[TuningTrial, float | None]]] = {}
     for run in runs:
         values = _changes(recipe, run)
-        failed = run.status == "failed"
-        # Where a run failed, its steps say how far it came, and not with whom it is to be compared.
-        steps = (run.record.get("config") or {}).get("train", {}).get("steps") if failed else run.record.get("steps")
-        trial, figure = TuningTrial(values, int(steps or 0), None), None if failed else run.best_valid
+        # Where a run failed, or patience ended it, its steps say how far it came, and not with whom it is to be compared.
+        planned = (run.record.get("config") or {}).get("train", {}).get("steps")
+        steps = run.record.get("steps") if run.status == "pruned" else planned
+        trial, figure = TuningTrial(values, int(steps or 0), None), None if run.status == "failed" else run.best_valid
         alike.setdefault(repr((sorted(values.items()), trial.steps)), []).append((trial, figure))
     trials = []
     for members in alike.values():
