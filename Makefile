@@ -28,7 +28,7 @@ test-all: test  ## Run the fast and the slow tests
 	$(BIN)/python -m pytest -q -m 'slow and not gpu'
 
 test-gpu: $(READY)  ## Run the tests that need a GPU, and record the outcome
-	$(BIN)/python -m pytest -q -m gpu --record results/gpu-tests.json
+	$(BIN)/python -m pytest -q -m gpu --record=results/gpu-tests.json
 
 lint: $(READY)  ## Check style and formatting
 	$(BIN)/ruff check .
