@@ -27,7 +27,8 @@ FUSED = (
     {"dropout": 0.4, "variance": 0.01},
     {"dropout": 0.4, "dropout_kind": "dropconnect"},
 )
-STEPWISE = ({"dropout": 0.4, "dropout_scope": "sequence"}, {"dropout": 0.4, "dropout_kind": "update", "variance": 0.01})
+UPDATE = ({"dropout": 0.4, "dropout_kind": "update"}, {"dropout": 0.4, "dropout_kind": "update", "variance": 0.01})
+STEPWISE = {"dropout": 0.4, "dropout_scope": "sequence"}
 ENGINES = [("lstm", "cudnn"), ("gru", "cudnn"), ("lstm", "persistent")]
 
 
@@ -78,7 +79,7 @@ def as_if_on_gpu(monkeypatch):
     monkeypatch.setattr(draw_module, "has_kernel", lambda _: True)
 
 
-@pytest.mark.parametrize("noise", FUSED)
+@pytest.mark.parametrize("noise", [*FUSED, *UPDATE])
 @pytest.mark.parametrize(("cell", "engine"), ENGINES)
 def test_every_engine_equals_the_ordinary_way(cell, engine, noise, as_if_on_gpu, monkeypatch):
     stack = make_stack(cell, 5, **noise)
@@ -93,10 +94,23 @@ def test_every_engine_equals_the_ordinary_way(cell, engine, noise, as_if_on_gpu,
 
 def test_draws_of_sequences_take_the_stepwise_way_on_a_gpu_too(as_if_on_gpu, monkeypatch):
     monkeypatch.setattr(recurrent_module, "draw_matrices", None)
-    for noise in STEPWISE:
-        stack = make_stack("lstm", 5, **noise)
-        inputs, state = make_window(stack, 4, 3)
-        assert stack(inputs, state, KEY)[0].shape == inputs.shape
+    stack = make_stack("lstm", 5, **STEPWISE)
+    inputs, state = make_window(stack, 4, 3)
+    assert stack(inputs, state, KEY)[0].shape == inputs.shape
+
+
+def test_dropped_updates_go_step_by_step_only_where_the_persistent_engine_cannot_run(as_if_on_gpu, monkeypatch):
+    taken = []
+    for name in ("run_stepwise", "run_persistent", "run_cudnn"):
+        way = getattr(recurrent_module, name)
+        monkeypatch.setattr(recurrent_module, name, lambda *parts, way=way, name=name: taken.append(name) or way(*parts))
+    monkeypatch.setattr(engine_module, "supported", lambda *_: True)
+    for cell, engine in ENGINES:
+        stack = make_stack(cell, 5, **UPDATE[0])
+        with recurrent_engine(engine):
+            for key in (KEY, None):
+                stack(*make_window(stack, 4, 3), key)
+    assert taken == [*["run_stepwise", "run_cudnn"] * 2, "run_persistent", "run_cudnn"]
 
 
 def test_prediction_never_takes_the_persistent_engine(as_if_on_gpu, monkeypatch):
@@ -113,7 +127,7 @@ def test_the_persistent_engine_keeps_the_state_in_full_precision(as_if_on_gpu, m
     monkeypatch.setattr(engine_module, "supported", lambda *_: True)
     monkeypatch.setattr(recurrent_module, "compute_dtype", lambda _: torch.bfloat16)
     run_layers, came_in = engine_module.lstm_layers, []
-    monkeypatch.setattr(engine_module, "lstm_layers", lambda *parts: came_in.append(parts[-2:]) or run_layers(*parts))
+    monkeypatch.setattr(engine_module, "lstm_layers", lambda *parts: came_in.append(parts[2:4]) or run_layers(*parts))
     stack = make_stack("lstm", 5)
     inputs, state = make_window(stack, 4, 3)
     with recurrent_engine("persistent"):
@@ -177,7 +191,7 @@ def syncs_are_errors() -> Iterator[None]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("noise", FUSED)
+@pytest.mark.parametrize("noise", [*FUSED, *UPDATE])
 @pytest.mark.parametrize(("width", "batch", "layers"), [(64, 16, 2), (512, 64, 2), (32, 3, 1)])
 @pytest.mark.parametrize(("cell", "engine"), ENGINES)
 def test_gpu_engines_equal_the_reference(cell, engine, width, batch, layers, noise):
@@ -209,7 +223,7 @@ def test_gpu_prediction_is_that_of_the_reference(cell):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("noise", [*FUSED, *STEPWISE])
+@pytest.mark.parametrize("noise", [*FUSED, *UPDATE, STEPWISE])
 @pytest.mark.parametrize(("cell", "engine"), ENGINES)
 def test_gpu_graph_follows_the_step_and_nothing_waits(cell, engine, noise):
     stack = make_stack(cell, 64, device="cuda", **noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import torch
@@ -92,16 +93,16 @@ class RecurrentStack(nn.Module):
         the global batch. Training on a GPU may return the memory c in fp32 and without a gradient; see ``run_persistent``.
         """
         self._check_shapes(inputs, state)
-        if key is not None and not self.fused:
-            return run_stepwise(self.cell, self._drawn_layers(inputs, key, first_sequence), inputs, state)
-        if not has_kernel(self.weight_hh[0]):
-            layers = self._plain_layers() if key is None else self._drawn_layers(inputs, key, first_sequence)
-            return run_fused(self.cell, layers, inputs, state)
-        drawn = self._flat_weights(inputs, key, first_sequence)
-        # Predictions stay with cuDNN, so that their figures do not depend on which engine trained.
-        if key is not None and chosen_engine(self.cell, drawn, inputs, state) == "persistent":
-            return run_persistent(drawn, inputs, state)
-        return run_cudnn(self.cell, drawn, inputs, state)
+        if has_kernel(self.weight_hh[0]) and (key is None or self.noise.shares_matrices):
+            drawn = self._flat_weights(key, compute_dtype(inputs))
+            # Predictions stay with cuDNN, so that their figures do not depend on which engine trained.
+            if key is not None and chosen_engine(self.cell, drawn, inputs, state) == "persistent":
+                return run_persistent(drawn, inputs, state, self._updates(inputs, key, first_sequence))
+            if key is None or self.fused:
+                return run_cudnn(self.cell, drawn, inputs, state)
+        layers = self._plain_layers() if key is None else self._drawn_layers(inputs, key, first_sequence)
+        run = run_fused if key is None or self.fused else run_stepwise
+        return run(self.cell, layers, inputs, state)
 
     def extra_repr(self) -> str:
         return f"{self.cell}, width={self.width}, layers={self.layers}, {self.noise}"
@@ -113,24 +114,34 @@ class RecurrentStack(nn.Module):
         return self._joined([DrawnMatrix(matrix) for matrix in self._matrices()], [None] * self.layers)
 
     def _drawn_layers(self, inputs: Tensor, key: DrawKey, first_sequence: int) -> list[DrawnLayer]:
-        matrices = self._matrices()
-        sequences = torch.arange(first_sequence, first_sequence + inputs.shape[1], device=inputs.device)
-        factors = self.noise.matrix_factors(key, matrices, sequences)
-        gaussians = self.noise.gaussians(key, matrices)
-        drawn = [DrawnMatrix(*parts) for parts in zip(matrices, factors, gaussians, strict=True)]
-        return self._joined(drawn, self.noise.update_factors(key, matrices, sequences, steps=len(inputs)))
+        drawn = self._drawn_matrices(key, _sequences(inputs, first_sequence))
+        return self._joined(drawn, self._updates(inputs, key, first_sequence) or [None] * self.layers)
 
-    def _flat_weights(self, inputs: Tensor, key: DrawKey | None, first_sequence: int) -> DrawnWeights:
-        """Return the weights of one draw in one buffer; what drops no more than columns is drawn on the way into it."""
-        matrices, biases, dtype = self._matrices(), list(self.bias), compute_dtype(inputs)
+    def _drawn_matrices(self, key: DrawKey, sequences: Tensor) -> list[DrawnMatrix]:
+        matrices = self._matrices()
+        factors, gaussians = self.noise.matrix_factors(key, matrices, sequences), self.noise.gaussians(key, matrices)
+        return [DrawnMatrix(*parts) for parts in zip(matrices, factors, gaussians, strict=True)]
+
+    def _updates(self, inputs: Tensor, key: DrawKey, first_sequence: int) -> list[Tensor] | None:
+        """What multiplies the candidates of each layer's cells; None where nothing does."""
+        if not self.noise.drops_updates:
+            return None
+        return self.noise.update_factors(key, self._matrices(), _sequences(inputs, first_sequence), steps=len(inputs))
+
+    def _flat_weights(self, key: DrawKey | None, dtype: torch.dtype) -> DrawnWeights:
+        """Return the weights of a draw that all sequences share in one buffer.
+
+        What drops no more than columns is drawn on the way into it.
+        """
+        matrices, biases = self._matrices(), list(self.bias)
         if key is not None and self.noise.columns_only:
             return draw_matrices(matrices, biases, self.noise.dropping, key.at(Site.RECURRENT), dtype)
         if key is not None:
-            drawn = self._drawn_layers(inputs, key, first_sequence)
-            matrices = [matrix.value() for layer in drawn for matrix in (layer.ih, layer.hh)]
+            shared = torch.zeros(1, dtype=torch.int64, device=matrices[0].device)
+            matrices = [matrix.value() for matrix in self._drawn_matrices(key, shared)]
         return draw_matrices(matrices, biases, Dropout(0.0), DrawKey(0), dtype)
 
-    def _joined(self, drawn: list[DrawnMatrix], updates: list[Tensor | None]) -> list[DrawnLayer]:
+    def _joined(self, drawn: list[DrawnMatrix], updates: Sequence[Tensor | None]) -> list[DrawnLayer]:
         parts = zip(drawn[::2], drawn[1::2], self.bias, updates, strict=True)
         return [DrawnLayer(ih, hh, bias, self.zero_bias, update) for ih, hh, bias, update in parts]
 
@@ -140,3 +151,8 @@ class RecurrentStack(nn.Module):
         expected = [(self.layers, inputs.shape[1], self.width)] * (2 if self.cell == "lstm" else 1)
         if [tuple(part.shape) for part in state] != expected:
             raise InputError(f"state must have shapes {expected}, got {[tuple(part.shape) for part in state]}")
+
+
+def _sequences(inputs: Tensor, first: int) -> Tensor:
+    """The places of a window's columns in the global batch."""
+    return torch.arange(first, first + inputs.shape[1], device=inputs.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, get_args
@@ -52,11 +52,17 @@ def _persistent_fits(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: Sta
     return supported(drawn.matrices[1], inputs.shape[1])
 
 
-def run_persistent(drawn: DrawnWeights, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-    """Run an LSTM layer by layer; the state that is returned is fp32 whatever the inputs, and carries no gradient."""
+def run_persistent(
+    drawn: DrawnWeights, inputs: Tensor, state: State, updates: Sequence[Tensor] | None = None
+) -> tuple[Tensor, State]:
+    """Run an LSTM layer by layer; the state that is returned is fp32 whatever the inputs, and carries no gradient.
+
+    ``updates`` [T, B, width] for each layer multiply the candidates of its cells.
+    """
     layers = [Weights(ih, hh, bias) for ih, hh, bias, _ in drawn.layers()]
     with torch.autocast("cuda", enabled=False):
-        return lstm_layers(layers, inputs.to(layers[0].hh.dtype), *state)
+        hidden, memory = state
+        return lstm_layers(layers, inputs.to(layers[0].hh.dtype), hidden, memory, updates)
 
 
 def run_cudnn(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: State) -> tuple[Tensor, State]:

@@ -58,7 +58,17 @@ class RecurrentNoise:
     @property
     def fused(self) -> bool:
         """Whether the matrices are shared by the whole window, so that one fused (cuDNN) call can run it."""
-        return self.dropout == 0 or (self.kind != "update" and self.scope == "batch")
+        return self.shares_matrices and not self.drops_updates
+
+    @property
+    def shares_matrices(self) -> bool:
+        """Whether all sequences have the same draw of the matrices."""
+        return self.dropout == 0 or self.kind == "update" or self.scope == "batch"
+
+    @property
+    def drops_updates(self) -> bool:
+        """Whether the candidates of cells are dropped."""
+        return self.dropout > 0 and self.kind == "update"
 
     @property
     def columns_only(self) -> bool:
@@ -77,11 +87,9 @@ class RecurrentNoise:
             factors[1::2] = self._element_factors(key, matrices)
         return factors
 
-    def update_factors(self, key: DrawKey, matrices: list[Tensor], sequences: Tensor, steps: int) -> list[Tensor | None]:
-        """Return for each layer what multiplies the candidates of its cells, [T, B, width]."""
+    def update_factors(self, key: DrawKey, matrices: list[Tensor], sequences: Tensor, steps: int) -> list[Tensor]:
+        """Return for each layer what multiplies the candidates of its cells, [T, B, width]; for ``drops_updates`` alone."""
         layers = len(matrices) // 2
-        if self.dropout == 0 or self.kind != "update":
-            return [None] * layers
         position = torch.arange(steps, device=sequences.device)[:, None]
         layer = torch.arange(layers, device=sequences.device)[:, None, None]
         words = row_words(key.at(Site.RECURRENT), layer, sequences, position)

@@ -21,20 +21,30 @@ H200 = Gpu(132, 227 * 1024)
 
 
 class Given(NamedTuple):
-    """A window of inputs, the layers, the state that comes in, and the gradient of the outputs."""
+    """A window of inputs, the layers, the state that comes in, the gradient of the outputs, and what multiplies candidates."""
 
     inputs: Tensor
     layers: list[Weights]
     hidden0: Tensor
     memory0: Tensor
     gradient: Tensor
+    updates: list[Tensor] | None = None
 
     def to(self, dtype: torch.dtype) -> Given:
         layers = [Weights(*(tensor.to(dtype) for tensor in weights)) for weights in self.layers]
-        return Given(self.inputs.to(dtype), layers, self.hidden0.to(dtype), self.memory0.to(dtype), self.gradient.to(dtype))
+        state = self.hidden0.to(dtype), self.memory0.to(dtype)
+        return Given(self.inputs.to(dtype), layers, *state, self.gradient.to(dtype), self.updates)
 
 
-def make(steps: int, batch: int, width: int, dtype: torch.dtype = torch.float32, layers: int = 1, wide: int = 8) -> Given:
+def make(
+    steps: int,
+    batch: int,
+    width: int,
+    dtype: torch.dtype = torch.float32,
+    layers: int = 1,
+    wide: int = 8,
+    dropped: bool = False,
+) -> Given:
     generator = torch.Generator().manual_seed(steps + 10 * batch + 100 * width)
 
     def randn(*shape: int) -> Tensor:
@@ -46,13 +56,15 @@ def make(steps: int, batch: int, width: int, dtype: torch.dtype = torch.float32,
 
     state = randn(layers, batch, width).tanh(), randn(layers, batch, width)
     stacked = [weights(wide if number == 0 else width) for number in range(layers)]
-    return Given(randn(steps, batch, wide).to(dtype), stacked, *state, randn(steps, batch, width).to(dtype))
+    window = randn(steps, batch, wide).to(dtype), stacked, *state, randn(steps, batch, width).to(dtype)
+    # Neither 0 nor one scale, as dropout's are: what takes one element's for another's shows.
+    return Given(*window, [randn(steps, batch, width) for _ in range(layers)] if dropped else None)
 
 
 def results(run: Callable[..., Any], given: Given, **options: Blocks) -> dict[str, Tensor]:
     inputs = given.inputs.clone().requires_grad_()
     layers = [Weights(*(tensor.clone().requires_grad_() for tensor in weights)) for weights in given.layers]
-    outputs, state = run(layers, inputs, given.hidden0, given.memory0, **options)
+    outputs, state = run(layers, inputs, given.hidden0, given.memory0, given.updates, **options)
     assert outputs.dtype == inputs.dtype
     assert {part.dtype for part in state} == {torch.promote_types(inputs.dtype, torch.float32)}
     assert not any(part.requires_grad for part in state)
@@ -85,8 +97,9 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         (2, 5, 128, Blocks(8, 64, 4)),
     ],
 )
-def test_interpreted_kernels_equal_the_loop_in_fp32(steps: int, batch: int, width: int, blocks: Blocks):
-    given = make(steps, batch, width)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_interpreted_kernels_equal_the_loop_in_fp32(steps: int, batch: int, width: int, blocks: Blocks, dropped: bool):
+    given = make(steps, batch, width, dropped=dropped)
     found = results(kernel.lstm_layers, given, blocks=blocks)
     for name, expected in results(reference.lstm_layers, given).items():
         torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
@@ -94,8 +107,9 @@ def test_interpreted_kernels_equal_the_loop_in_fp32(steps: int, batch: int, widt
 
 @interpreted
 @pytest.mark.parametrize(("steps", "batch", "width", "layers"), [(1, 1, 16, 1), (3, 20, 32, 1), (2, 5, 48, 1), (3, 4, 16, 2)])
-def test_interpreted_kernels_are_near_the_exact_loop_in_bf16(steps: int, batch: int, width: int, layers: int):
-    given = make(steps, batch, width, torch.bfloat16, layers)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_interpreted_kernels_are_near_the_exact_loop_in_bf16(steps: int, batch: int, width: int, layers: int, dropped: bool):
+    given = make(steps, batch, width, torch.bfloat16, layers, dropped=dropped)
     found = results(kernel.lstm_layers, given, blocks=SMALL)
     exact = results(reference.lstm_layers, given.to(torch.float64))
     assert found["ih 0"].dtype == found["hh 0"].dtype == found["bias 0"].dtype == torch.bfloat16
@@ -106,11 +120,11 @@ def test_interpreted_kernels_are_near_the_exact_loop_in_bf16(steps: int, batch: 
 @interpreted
 def test_layers_together_equal_layers_one_by_one():
     given = make(2, 5, 16, layers=2, wide=16)
-    outputs, state = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, SMALL)
+    outputs, state = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, blocks=SMALL)
     inputs = given.inputs
     for number, weights in enumerate(given.layers):
         one = slice(number, number + 1)
-        inputs, last = kernel.lstm_layers([weights], inputs, given.hidden0[one], given.memory0[one], SMALL)
+        inputs, last = kernel.lstm_layers([weights], inputs, given.hidden0[one], given.memory0[one], blocks=SMALL)
         assert torch.equal(last[0], state[0][one])
         assert torch.equal(last[1], state[1][one])
     assert torch.equal(inputs, outputs)
@@ -143,7 +157,7 @@ def test_every_program_arrives_once_at_each_step(monkeypatch: pytest.MonkeyPatch
 def test_a_retained_graph_gives_the_same_gradients_again():
     given = make(3, 20, 32)
     inputs = given.inputs.requires_grad_()
-    outputs, _ = kernel.lstm_layers(given.layers, inputs, given.hidden0, given.memory0, SMALL)
+    outputs, _ = kernel.lstm_layers(given.layers, inputs, given.hidden0, given.memory0, blocks=SMALL)
     wanted = [inputs]
     first, second = (torch.autograd.grad(outputs, wanted, given.gradient, retain_graph=True)[0] for _ in range(2))
     node = outputs.grad_fn
@@ -160,7 +174,7 @@ def test_without_gradients_nothing_is_saved(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernel, "run_forward", lambda *args, save: saved.append(save) or run(*args, save=save))
     given.inputs.requires_grad_()
     with torch.no_grad():
-        outputs, state = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, SMALL)
+        outputs, state = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, blocks=SMALL)
         expected, expected_state = reference.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0)
     assert saved == [False]
     for one, other in zip((outputs, *state), (expected, *expected_state), strict=True):
@@ -171,7 +185,7 @@ def test_without_gradients_nothing_is_saved(monkeypatch: pytest.MonkeyPatch):
 def test_only_the_gradients_that_are_wanted():
     given = make(2, 3, 16)
     bias = given.layers[0].bias.requires_grad_()
-    outputs, _ = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, SMALL)
+    outputs, _ = kernel.lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, blocks=SMALL)
     (found,) = torch.autograd.grad(outputs, [bias], given.gradient, retain_graph=True)
     assert [given.inputs.grad, given.layers[0].ih.grad, given.layers[0].hh.grad] == [None] * 3
     torch.testing.assert_close(found, results(reference.lstm_layers, make(2, 3, 16))["bias 0"], rtol=1e-5, atol=1e-5)
@@ -187,11 +201,15 @@ def test_strided_inputs_and_states_of_another_type():
     assert_equal(results(kernel.lstm_layers, Given(given.inputs, layers, *state, gradient), blocks=SMALL), plain)
 
 
-def test_the_loop_is_the_layer_of_the_model():
-    given = make(4, 3, 16, layers=2)
-    layers = [DrawnLayer(DrawnMatrix(ih), DrawnMatrix(hh), bias, torch.zeros(64)) for ih, hh, bias in given.layers]
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_loop_is_the_layer_of_the_model(dropped: bool):
+    given = make(4, 3, 16, layers=2, dropped=dropped)
+    layers = [
+        DrawnLayer(DrawnMatrix(ih), DrawnMatrix(hh), bias, torch.zeros(64), update)
+        for (ih, hh, bias), update in zip(given.layers, given.updates or [None, None], strict=True)
+    ]
     expected, expected_state = run_stepwise("lstm", layers, given.inputs, (given.hidden0, given.memory0))
-    outputs, state = lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0)
+    outputs, state = lstm_layers(given.layers, given.inputs, given.hidden0, given.memory0, given.updates)
     for one, other in zip((outputs, *state), (expected, *expected_state), strict=True):
         torch.testing.assert_close(one, other)
 

@@ -29,16 +29,16 @@ def make(steps: int, batch: int, width: int, dtype: torch.dtype = torch.bfloat16
     return randn(steps, batch, width), *matrices, randn(4 * width), *state, randn(steps, batch, width)
 
 
-def results(given: Given, run=lstm_layers) -> tuple[Tensor, ...]:
+def results(given: Given, run=lstm_layers, update: Tensor | None = None) -> tuple[Tensor, ...]:
     inputs, ih, hh, bias, hidden0, memory0, gradient = given
     leaves = [tensor.detach().requires_grad_() for tensor in (inputs, ih, hh, bias)]
-    outputs, state = run([Weights(*leaves[1:])], leaves[0], hidden0, memory0)
+    outputs, state = run([Weights(*leaves[1:])], leaves[0], hidden0, memory0, None if update is None else [update])
     return outputs.detach(), *state, *torch.autograd.grad(outputs, leaves, gradient)
 
 
-def exact(given: Given) -> tuple[Tensor, ...]:
+def exact(given: Given, update: Tensor | None = None) -> tuple[Tensor, ...]:
     """cuDNN is not asked here: torch's own loop in fp64."""
-    return results(tuple(tensor.double() for tensor in given), reference.lstm_layers)
+    return results(tuple(tensor.double() for tensor in given), reference.lstm_layers, update)
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -73,6 +73,16 @@ def test_near_the_exact_layer(steps: int, batch: int, width: int):
     assert supported(given[2], batch)
     wrong = {name: relative(a, b) for name, a, b in zip(NAMES, results(given), exact(given), strict=True)}
     assert all(error < 1e-2 for error in wrong.values()), wrong
+
+
+@pytest.mark.parametrize(("steps", "batch", "width"), [(35, 1, 48), (35, 20, 512), (35, 64, 512), (35, 64, 1024)])
+def test_near_the_exact_layer_with_dropped_updates(steps: int, batch: int, width: int):
+    given = make(steps, batch, width)
+    update = (torch.rand(steps, batch, width, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) > 0.2) * 1.25
+    found, expected = results(given, update=update), exact(given, update)
+    wrong = {name: relative(a, b) for name, a, b in zip(NAMES, found, expected, strict=True)}
+    assert all(error < 1e-2 for error in wrong.values()), wrong
+    assert equal(found, results(given, update=update)) == ALL_EQUAL
 
 
 @pytest.mark.parametrize(("steps", "batch", "width"), [(1, 1, 16), (35, 20, 48), (9, 64, 256)])

@@ -14,15 +14,16 @@ __all__ = ["Weights", "half_the_card", "lstm_layers", "supported"]
 
 
 def lstm_layers(
-    layers: Sequence[Weights], inputs: Tensor, hidden0: Tensor, memory0: Tensor
+    layers: Sequence[Weights], inputs: Tensor, hidden0: Tensor, memory0: Tensor, updates: Sequence[Tensor] | None = None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Run inputs [T, B, width] through the layers; return the outputs [T, B, H] and the last hidden and memory, in fp32.
 
-    ``hidden0`` and ``memory0`` are [layers, B, H], as are those that come out. States are constants: no gradient flows into
-    those that come in, nor from those that go out.
+    ``hidden0`` and ``memory0`` are [layers, B, H], as are those that come out. ``updates`` has for each layer what multiplies
+    the candidates of its cells, fp32 [T, B, H]. States and updates are constants: no gradient flows into them, nor from the
+    states that go out.
     """
     if not supported(layers[0].hh, inputs.shape[1]):
-        return reference.lstm_layers(layers, inputs, hidden0, memory0)
+        return reference.lstm_layers(layers, inputs, hidden0, memory0, updates)
     from varsmooth.ops.lstm_layer import kernel
 
-    return kernel.lstm_layers(layers, inputs, hidden0, memory0)
+    return kernel.lstm_layers(layers, inputs, hidden0, memory0, updates)

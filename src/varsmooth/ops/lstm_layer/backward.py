@@ -29,6 +29,7 @@ def backward_program(
     memory0,
     memory,
     gates,
+    update,
     grad_projected,
     grad_bias,
     carry,
@@ -99,6 +100,10 @@ def backward_program(
         to_in = candidate * in_gate * (1.0 - in_gate)
         to_forget = before * forget_gate * (1.0 - forget_gate)
         to_candidate = in_gate * (1.0 - candidate * candidate)
+        if update is not None:
+            factor = tl.load(update + step * layer + offsets, mask=mask, other=0.0)
+            to_in *= factor
+            to_candidate *= factor
 
         next_step = tl.minimum(step + 1, steps - 1)
         rows_there = batch

@@ -27,6 +27,7 @@ def forward_program(
     weight,
     hidden0,
     memory0,
+    update,
     hidden,
     memory,
     gates,
@@ -90,6 +91,8 @@ def forward_program(
         p_forget = tl.load(inputs + gate_offsets + H, mask=mask, other=0.0).to(tl.float32)
         p_candidate = tl.load(inputs + gate_offsets + 2 * H, mask=mask, other=0.0).to(tl.float32)
         p_out = tl.load(inputs + gate_offsets + 3 * H, mask=mask, other=0.0).to(tl.float32)
+        if update is not None:
+            factor = tl.load(update + step * layer + offsets, mask=mask, other=0.0)
         wait(counters + step, unit_blocks, INTERPRETED)
         state_at = hidden + step * layer
         here = (state_row < batch) & (k_first < H)
@@ -114,7 +117,10 @@ def forward_program(
         forget_gate = sigmoid(p_forget + r_forget)
         candidate = tanh(p_candidate + r_candidate)
         out_gate = sigmoid(p_out + r_out)
-        cell = forget_gate * cell + in_gate * candidate
+        used = candidate
+        if update is not None:
+            used = candidate * factor
+        cell = forget_gate * cell + in_gate * used
         output = out_gate * tanh(cell)
         tl.store(hidden + (step + 1) * layer + offsets, rounded(output, hidden.dtype.element_ty, INTERPRETED), mask=mask)
         arrive(counters + step + 1)

@@ -37,10 +37,18 @@ class Plan(NamedTuple):
     """Filled by the forward kernel, in fp32"""
     counters: Tensor
     """Zeros [2, places]: for the forward and the backward kernel"""
+    update: Tensor | None
+    """What multiplies the candidates, fp32 [T, B, H]"""
 
 
 def lstm_layers(
-    layers: Sequence[Weights], inputs: Tensor, hidden0: Tensor, memory0: Tensor, blocks: Blocks | None = None
+    layers: Sequence[Weights],
+    inputs: Tensor,
+    hidden0: Tensor,
+    memory0: Tensor,
+    updates: Sequence[Tensor] | None = None,
+    *,
+    blocks: Blocks | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """See ``varsmooth.ops.lstm_layer``; ``blocks`` are for tests and timing."""
     steps, batch, _ = inputs.shape
@@ -53,7 +61,8 @@ def lstm_layers(
     final = State(torch.empty_like(came_in.memory), torch.empty_like(came_in.memory))
     counters = new_counters(blocks, steps, batch, width, len(layers), inputs.device)
     for number, weights in enumerate(layers):
-        plan = Plan(blocks, came_in.of_layer(number), final.of_layer(number), counters[number])
+        update = None if updates is None else updates[number].detach().float().contiguous()
+        plan = Plan(blocks, came_in.of_layer(number), final.of_layer(number), counters[number], update)
         inputs = _run_layer(inputs, weights, plan)
     return inputs, final
 
@@ -69,17 +78,17 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, ih: Tensor, hh: Tensor, bias: Tensor, plan: Plan) -> Tensor:
         hidden, memory, gates = run_forward(F.linear(inputs, ih, bias), hh, plan, save=True)
-        ctx.save_for_backward(inputs, ih, hh, plan.came_in.memory, hidden, memory, gates)
+        ctx.save_for_backward(inputs, ih, hh, plan.came_in.memory, hidden, memory, gates, plan.update)
         ctx.blocks, ctx.counters, ctx.counted = plan.blocks, plan.counters[1], False
         return hidden[1:]
 
     @staticmethod
     def backward(ctx: Any, grad_hidden: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, ih, hh, memory0, hidden, memory, gates = ctx.saved_tensors
+        inputs, ih, hh, memory0, hidden, memory, gates, update = ctx.saved_tensors
         # A run uses its counters up; another one, through a graph that was retained, needs its own.
         counters = torch.zeros_like(ctx.counters) if ctx.counted else ctx.counters
         ctx.counted = True
-        grad_gates, grad_bias = run_backward(grad_hidden, hh, memory0, memory, gates, ctx.blocks, counters)
+        grad_gates, grad_bias = run_backward(grad_hidden, hh, memory0, memory, gates, update, ctx.blocks, counters)
         by_column = grad_gates.flatten(0, 1).t()
         wanted = ctx.needs_input_grad
         return (
@@ -99,7 +108,7 @@ def run_forward(projected: Tensor, hh: Tensor, plan: Plan, *, save: bool) -> tup
     hidden = projected.new_empty(steps + 1, batch, width)
     memory = projected.new_empty(steps, batch, width, dtype=torch.float32)
     gates = projected.new_empty((steps, batch, columns) if save else (0,))
-    inputs = (projected.detach().contiguous(), hh.detach().contiguous(), *plan.came_in)
+    inputs = (projected.detach().contiguous(), hh.detach().contiguous(), *plan.came_in, plan.update)
     tensors = (*inputs, hidden, memory, gates, *plan.goes_out, plan.counters[0])
     for first, last in _forward_ranges(steps):
         forward_program[(blocks.programs(batch, width),)](
@@ -109,13 +118,20 @@ def run_forward(projected: Tensor, hh: Tensor, plan: Plan, *, save: bool) -> tup
 
 
 def run_backward(
-    grad_hidden: Tensor, hh: Tensor, memory0: Tensor, memory: Tensor, gates: Tensor, blocks: Blocks, counters: Tensor
+    grad_hidden: Tensor,
+    hh: Tensor,
+    memory0: Tensor,
+    memory: Tensor,
+    gates: Tensor,
+    update: Tensor | None,
+    blocks: Blocks,
+    counters: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the projected inputs and of the bias."""
     steps, batch, width = grad_hidden.shape
     grad_gates, grad_bias = torch.empty_like(gates), gates.new_empty(4 * width)
     carry, bias_sums = memory.new_empty(batch, width), memory.new_empty(blocks.groups(batch), 4 * width)
-    inputs = (grad_hidden.contiguous(), hh.detach().contiguous(), memory0, memory, gates)
+    inputs = (grad_hidden.contiguous(), hh.detach().contiguous(), memory0, memory, gates, update)
     tensors = (*inputs, grad_gates, grad_bias, carry, bias_sums, counters)
     groups = triton.next_power_of_2(blocks.groups(batch))
     for first, last in _backward_ranges(steps):
