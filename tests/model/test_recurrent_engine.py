@@ -190,10 +190,13 @@ def syncs_are_errors() -> Iterator[None]:
         set_mode("default")
 
 
+# What goes step by step runs in torch's own operations on either side.
 @pytest.mark.gpu
-@pytest.mark.parametrize("noise", [*FUSED, *UPDATE])
+@pytest.mark.parametrize(
+    ("cell", "engine", "noise"),
+    [*((*engine, noise) for engine in ENGINES for noise in FUSED), *(("lstm", "persistent", noise) for noise in UPDATE)],
+)
 @pytest.mark.parametrize(("width", "batch", "layers"), [(64, 16, 2), (512, 64, 2), (32, 3, 1)])
-@pytest.mark.parametrize(("cell", "engine"), ENGINES)
 def test_gpu_engines_equal_the_reference(cell, engine, width, batch, layers, noise):
     """In bf16 within its rounding of a reference in fp32; warnings are errors, so cuDNN compacted nothing."""
     stack = make_stack(cell, width, layers, "cuda", **noise)
