@@ -210,3 +210,14 @@ def test_a_folder_must_be_named_after_its_seed(results, keep):
     keep("vanilla", 65.0).rename(results / "ptb" / "512-paper" / "vanilla-seed2")
     with pytest.raises(InputError, match="NAME-seedN"):
         main_table(Records(results), PTB, "512-paper")
+
+
+def test_a_figure_of_fewer_seeds_than_its_row_says_so(results, keep):
+    older = keep("vanilla", 65.0, 1) / "record.json"
+    keep("vanilla", 64.0, 2)
+    content = json.loads(older.read_text())
+    for one in content["results"]:
+        one.pop("scaled", None)
+    older.write_text(json.dumps(content))
+    shown = cells(main_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")
+    assert shown[-2:] == ["63.50 ±0.71", "62.75 (1 of 2)"]

@@ -29,10 +29,10 @@ def spread(values: Iterable[tuple[int, float]]) -> Spread | None:
     return Spread(statistics.fmean(means), statistics.stdev(means) if known else None, len(means))
 
 
-def shown_spread(item: Spread | None, seeds: int) -> str:
+def shown_spread(item: Spread | None, seeds: int, decimals: int = 2) -> str:
     """Return ``95.14 ±0.31``, saying so where not every one of the seeds has the figure; nothing where none has."""
     if item is None:
         return ""
-    deviation = "" if item.deviation is None else f" ±{item.deviation:.2f}"
+    deviation = "" if item.deviation is None else f" ±{item.deviation:.{decimals}f}"
     missing = "" if item.seeds == seeds else f" ({item.seeds} of {seeds})"
-    return f"{item.mean:,.2f}{deviation}{missing}"
+    return f"{item.mean:,.{decimals}f}{deviation}{missing}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from varsmooth.experiment.seeds import Spread
+from varsmooth.experiment.seeds import Spread, shown_spread
 
 NOTHING = "-"
 Cells = Sequence[str]
@@ -17,13 +17,12 @@ def table(header: Cells, rows: Iterable[Cells], texts: int = 1) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
 
 
-def shown(value: Spread | float | None, decimals: int = 2) -> str:
-    """Return ``70.52 ±0.20``; a single figure has no spread, a missing one is a dash."""
+def shown(value: Spread | float | None, decimals: int = 2, seeds: int | None = None) -> str:
+    """Return ``70.52 ±0.20``; a single figure has no spread, one of fewer ``seeds`` says so, a missing one is a dash."""
     if value is None:
         return NOTHING
     if isinstance(value, Spread):
-        deviation = "" if value.deviation is None else f" ±{value.deviation:.{decimals}f}"
-        return f"{value.mean:,.{decimals}f}{deviation}"
+        return shown_spread(value, value.seeds if seeds is None else seeds, decimals)
     return f"{value:,.{decimals}f}"
 
 

@@ -173,8 +173,9 @@ def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
 def _main_row(corpus: str, size: int, row: Row, runs: Sequence[RunSummary]) -> list[str]:
     paper, valid, test = paper_cell(corpus, size, row.name), perplexity(runs, "valid"), perplexity(runs, "test")
     below = None if paper.test is None or test is None else paper.test - test.mean
-    figures = [paper_shown(paper.valid), shown(valid), paper_shown(paper.test), shown(test), shown(below, 1)]
-    controls = [shown(perplexity(runs, "test", tuned=True)), shown(scaled_perplexity(runs, "test"))]
+    ours = partial(shown, seeds=len({run.seed for run in runs}))
+    figures = [paper_shown(paper.valid), ours(valid), paper_shown(paper.test), ours(test), shown(below, 1)]
+    controls = [ours(perplexity(runs, "test", tuned=True)), ours(scaled_perplexity(runs, "test"))]
     return [row.label, seeds_shown([run.seed for run in runs]), *figures, *controls]
 
 
