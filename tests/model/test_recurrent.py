@@ -299,7 +299,7 @@ def test_variance_is_added_to_the_matrices_unscaled_by_dropout():
     assert_all_close((outputs, *final), run_torch(torch_module(stack, drawn), inputs, state))
 
 
-def test_fused_says_which_kinds_keep_the_fast_path():
+def test_fused_says_which_kinds_one_call_can_run():
     fused = {
         (kind, scope): RecurrentStack("gru", 3, 1, dropout=0.2, dropout_kind=kind, dropout_scope=scope).fused
         for kind, scope in KINDS

@@ -18,7 +18,6 @@ from varsmooth.errors import InputError
 from varsmooth.model import RecurrentStack
 from varsmooth.model.recurrent_engine import chosen_engine, recurrent_engine
 from varsmooth.ops.backend import reference_only
-from varsmooth.ops.draw_matrices import Dropout, reference
 
 KEY = DrawKey(seed=11, step=4)
 FUSED = (
@@ -30,6 +29,8 @@ FUSED = (
 UPDATE = ({"dropout": 0.4, "dropout_kind": "update"}, {"dropout": 0.4, "dropout_kind": "update", "variance": 0.01})
 STEPWISE = {"dropout": 0.4, "dropout_scope": "sequence"}
 ENGINES = [("lstm", "cudnn"), ("gru", "cudnn"), ("lstm", "persistent")]
+CASES = [*((*engine, noise) for engine in ENGINES for noise in FUSED), *(("lstm", "persistent", noise) for noise in UPDATE)]
+"""Other engines drop updates step by step, in torch's own operations."""
 
 
 def make_stack(cell: str, width: int, layers: int = 2, device: str = "cpu", **noise) -> RecurrentStack:
@@ -79,8 +80,7 @@ def as_if_on_gpu(monkeypatch):
     monkeypatch.setattr(draw_module, "has_kernel", lambda _: True)
 
 
-@pytest.mark.parametrize("noise", [*FUSED, *UPDATE])
-@pytest.mark.parametrize(("cell", "engine"), ENGINES)
+@pytest.mark.parametrize(("cell", "engine", "noise"), CASES)
 def test_every_engine_equals_the_ordinary_way(cell, engine, noise, as_if_on_gpu, monkeypatch):
     stack = make_stack(cell, 5, **noise)
     inputs, state = make_window(stack, 4, 3)
@@ -142,36 +142,54 @@ def test_the_persistent_engine_keeps_the_state_in_full_precision(as_if_on_gpu, m
     assert {part.dtype for part in (outputs, *final)} == {torch.bfloat16}
 
 
-def test_what_is_supported_is_asked_of_the_recurrent_matrix(monkeypatch):
+def test_what_is_supported_is_asked_of_the_recurrent_matrix(as_if_on_gpu, monkeypatch):
     asked = []
     monkeypatch.setattr(engine_module, "supported", lambda *parts: bool(asked.append(parts)) or True)
+    monkeypatch.setattr(recurrent_module, "compute_dtype", lambda _: torch.bfloat16)
     stack = make_stack("lstm", 5)
-    drawn = reference.draw_matrices(stack._matrices(), list(stack.bias), Dropout(0.0), KEY, torch.bfloat16)
-    assert chosen_engine("lstm", drawn, *make_window(stack, 4, 3)) == "persistent"
-    ((weight, batch),) = asked
-    assert weight is drawn.matrices[1]
-    assert batch == 3
+    stack(*make_window(stack, 4, 3), KEY)
+    ((weight, *others),) = asked
+    assert weight is stack.weight_hh[0]
+    assert others == [3, torch.bfloat16]
+
+
+def test_shards_drop_the_updates_of_the_whole_batch(as_if_on_gpu, monkeypatch):
+    monkeypatch.setattr(engine_module, "supported", lambda *_: True)
+    stack = make_stack("lstm", 5, **UPDATE[1])
+    inputs, state = make_window(stack, 4, 5)
+    with recurrent_engine("persistent"):
+        whole = stack(inputs, state, KEY)[0]
+        for first, last in ((0, 2), (2, 5)):
+            part = stack(inputs[:, first:last], tuple(each[:, first:last] for each in state), KEY, first_sequence=first)[0]
+            torch.testing.assert_close(part, whole[:, first:last])
+
+
+def test_nothing_is_drawn_in_vain(as_if_on_gpu, monkeypatch):
+    monkeypatch.setattr(recurrent_module, "draw_matrices", None)
+    stack = make_stack("gru", 5, **UPDATE[1])
+    inputs, state = make_window(stack, 4, 3)
+    assert stack(inputs, state, KEY)[0].shape == inputs.shape
 
 
 def test_choice_of_the_engine(monkeypatch):
     stack = make_stack("lstm", 5)
     inputs, state = make_window(stack, 4, 3)
-    drawn = reference.draw_matrices(stack._matrices(), list(stack.bias), Dropout(0.0), KEY, torch.float32)
-    assert chosen_engine("lstm", drawn, inputs, state) == "cudnn", "there is no GPU here, or it has no room for this width"
+    drawn = stack.weight_hh[0], torch.float32
+    assert chosen_engine("lstm", *drawn, inputs, state) == "cudnn", "there is no GPU here, or it has no room for this width"
     with (
         pytest.raises(InputError, match=r"cannot run this lstm: batch 3, width 5, torch.float32"),
         recurrent_engine("persistent"),
     ):
-        chosen_engine("lstm", drawn, inputs, state)
+        chosen_engine("lstm", *drawn, inputs, state)
     monkeypatch.setattr(engine_module, "supported", lambda *_: True)
-    assert chosen_engine("lstm", drawn, inputs, state) == "persistent"
-    assert chosen_engine("gru", drawn, inputs, state[:1]) == "cudnn"
-    assert chosen_engine("lstm", drawn, inputs, (state[0], state[1].clone().requires_grad_())) == "cudnn"
+    assert chosen_engine("lstm", *drawn, inputs, state) == "persistent"
+    assert chosen_engine("gru", *drawn, inputs, state[:1]) == "cudnn"
+    assert chosen_engine("lstm", *drawn, inputs, (state[0], state[1].clone().requires_grad_())) == "cudnn"
     with recurrent_engine("cudnn"):
-        assert chosen_engine("lstm", drawn, inputs, state) == "cudnn"
+        assert chosen_engine("lstm", *drawn, inputs, state) == "cudnn"
         with recurrent_engine("auto"):
-            assert chosen_engine("lstm", drawn, inputs, state) == "persistent"
-    assert chosen_engine("lstm", drawn, inputs, state) == "persistent"
+            assert chosen_engine("lstm", *drawn, inputs, state) == "persistent"
+    assert chosen_engine("lstm", *drawn, inputs, state) == "persistent"
     with pytest.raises(InputError, match=r"engine must be one of .* did you mean 'cudnn'"), recurrent_engine("cuddn"):
         pass
 
@@ -190,12 +208,8 @@ def syncs_are_errors() -> Iterator[None]:
         set_mode("default")
 
 
-# What goes step by step runs in torch's own operations on either side.
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("cell", "engine", "noise"),
-    [*((*engine, noise) for engine in ENGINES for noise in FUSED), *(("lstm", "persistent", noise) for noise in UPDATE)],
-)
+@pytest.mark.parametrize(("cell", "engine", "noise"), CASES)
 @pytest.mark.parametrize(("width", "batch", "layers"), [(64, 16, 2), (512, 64, 2), (32, 3, 1)])
 def test_gpu_engines_equal_the_reference(cell, engine, width, batch, layers, noise):
     """In bf16 within its rounding of a reference in fp32; warnings are errors, so cuDNN compacted nothing."""

@@ -64,7 +64,7 @@ class RecurrentStack(nn.Module):
 
     @property
     def fused(self) -> bool:
-        """Whether training keeps the fused kernel (cuDNN on a GPU); prediction always does."""
+        """Whether one fused call can run a window in training; in prediction it always does."""
         return self.noise.fused
 
     @torch.no_grad()
@@ -90,22 +90,25 @@ class RecurrentStack(nn.Module):
         """Run inputs [T, B, width] from ``state`` and return the outputs [T, B, width] and the state after them.
 
         ``key`` None means prediction: nothing is dropped, nothing added. ``first_sequence`` is the place of the first column in
-        the global batch. Training on a GPU may return the memory c in fp32 and without a gradient; see ``run_persistent``.
+        the global batch. Training on a GPU may return the state in fp32 and without a gradient; see ``run_persistent``.
         """
         self._check_shapes(inputs, state)
-        if has_kernel(self.weight_hh[0]) and (key is None or self.noise.shares_matrices):
-            drawn = self._flat_weights(key, compute_dtype(inputs))
-            # Predictions stay with cuDNN, so that their figures do not depend on which engine trained.
-            if key is not None and chosen_engine(self.cell, drawn, inputs, state) == "persistent":
-                return run_persistent(drawn, inputs, state, self._updates(inputs, key, first_sequence))
-            if key is None or self.fused:
-                return run_cudnn(self.cell, drawn, inputs, state)
+        fused, on_kernels, dtype = key is None or self.fused, has_kernel(self.weight_hh[0]), compute_dtype(inputs)
+        # Predictions stay with cuDNN, so that their figures do not depend on which engine trained.
+        if on_kernels and key is not None and self._trains_persistently(inputs, state, dtype):
+            updates = self._updates(inputs, key, first_sequence)
+            return run_persistent(self._flat_weights(key, dtype), inputs, state, updates)
+        if on_kernels and fused:
+            return run_cudnn(self.cell, self._flat_weights(key, dtype), inputs, state)
         layers = self._plain_layers() if key is None else self._drawn_layers(inputs, key, first_sequence)
-        run = run_fused if key is None or self.fused else run_stepwise
-        return run(self.cell, layers, inputs, state)
+        return (run_fused if fused else run_stepwise)(self.cell, layers, inputs, state)
 
     def extra_repr(self) -> str:
         return f"{self.cell}, width={self.width}, layers={self.layers}, {self.noise}"
+
+    def _trains_persistently(self, inputs: Tensor, state: State, dtype: torch.dtype) -> bool:
+        shares = self.noise.shares_matrices
+        return shares and chosen_engine(self.cell, self.weight_hh[0], dtype, inputs, state) == "persistent"
 
     def _matrices(self) -> list[Tensor]:
         return [matrix for pair in zip(self.weight_ih, self.weight_hh, strict=True) for matrix in pair]

@@ -32,24 +32,19 @@ def recurrent_engine(engine: Engine) -> Iterator[None]:
         _engine.reset(token)
 
 
-def chosen_engine(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: State) -> Engine:
-    """Return ``persistent`` or ``cudnn`` for a training window [T, B, width]."""
+def chosen_engine(cell: Cell, weight: Tensor, dtype: torch.dtype, inputs: Tensor, state: State) -> Engine:
+    """Return ``persistent`` or ``cudnn`` for a training window [T, B, width] whose recurrent matrix is drawn as ``dtype``."""
     asked = _engine.get()
     if asked == "cudnn":
         return "cudnn"
-    if _persistent_fits(cell, drawn, inputs, state):
+    # It is an LSTM's alone, and takes the incoming state for a constant.
+    possible = cell == "lstm" and not any(part.requires_grad for part in state)
+    _, batch, width = inputs.shape
+    if possible and supported(weight, batch, dtype):
         return "persistent"
     if asked == "persistent":
-        width, dtype = inputs.shape[2], drawn.matrices[0].dtype
-        raise InputError(f"the persistent engine cannot run this {cell}: batch {inputs.shape[1]}, width {width}, {dtype}")
+        raise InputError(f"the persistent engine cannot run this {cell}: batch {batch}, width {width}, {dtype}")
     return "cudnn"
-
-
-def _persistent_fits(cell: Cell, drawn: DrawnWeights, inputs: Tensor, state: State) -> bool:
-    """It is an LSTM's alone, and takes the incoming state for a constant."""
-    if cell != "lstm" or any(part.requires_grad for part in state):
-        return False
-    return supported(drawn.matrices[1], inputs.shape[1])
 
 
 def run_persistent(

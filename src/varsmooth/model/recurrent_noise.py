@@ -57,7 +57,7 @@ class RecurrentNoise:
 
     @property
     def fused(self) -> bool:
-        """Whether the matrices are shared by the whole window, so that one fused (cuDNN) call can run it."""
+        """Whether one fused call can run a window: all sequences share the matrices, and no update is dropped."""
         return self.shares_matrices and not self.drops_updates
 
     @property

@@ -90,9 +90,9 @@ def gpu_of(tensor: Tensor) -> Gpu:
     return Gpu(properties.multi_processor_count, properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
-def supported(weight: Tensor, batch: int) -> bool:
-    """Whether a layer with this recurrent matrix [4 * H, H] runs as kernels on ``batch`` sequences."""
-    width = weight.shape[1]
-    if not kernels_for(weight) or width % 16 or width > LARGEST_WIDTH.get(weight.dtype, 0):
+def supported(weight: Tensor, batch: int, dtype: torch.dtype | None = None) -> bool:
+    """Whether a layer with this recurrent matrix [4 * H, H], taken as ``dtype``, runs as kernels on ``batch`` sequences."""
+    width, dtype = weight.shape[1], dtype or weight.dtype
+    if not kernels_for(weight) or width % 16 or width > LARGEST_WIDTH.get(dtype, 0):
         return False
-    return choose(batch, width, weight.element_size(), gpu_of(weight)) is not None
+    return choose(batch, width, dtype.itemsize, gpu_of(weight)) is not None
