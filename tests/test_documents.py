@@ -136,7 +136,7 @@ def test_the_parts_of_a_step_are_those_of_the_record():
 
 
 def test_the_readmes_milliseconds_are_those_of_the_record():
-    names = ["eager step/vanilla", "step/vanilla", "step/word KN", "step/element KN batch", "fleet of 8/vanilla"]
+    names = ["eager step/vanilla", "step/vanilla", "step/word KN", "step/element KN sequence", "fleet of 8/vanilla"]
     section = README[README.index("## On a GPU") : README.index("## Sweeps")]
     figures = [float(figure) for figure in re.findall(r"\| (\d+\.\d+) \|$", section, re.MULTILINE)]
     medians = [bench_medians()[quantity, "512", "10000", scheme] for quantity, scheme in (name.split("/") for name in names)]

@@ -3,16 +3,28 @@ from __future__ import annotations
 import struct
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from runs_for_tests import MakeRun
 from varsmooth.errors import InputError
-from varsmooth.report import learning_curves, write_learning_curves
-from varsmooth.report.plots import DARK, sensible_limits
+from varsmooth.report import RunSummary, learning_curves, plots, write_learning_curves
+from varsmooth.report.plots import DARK, LIGHT, sensible_limits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FALLING = [(40, 900.0), (80, 200.0), (120, 110.0), (160, 100.0), (200, 102.0)]
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def drawn_axes(runs: list[RunSummary], monkeypatch: pytest.MonkeyPatch) -> Axes:
+    drawn: list[Axes] = []
+    monkeypatch.setattr(plots, "as_png", lambda figure, _: drawn.append(figure.axes[0]) or b"")
+    learning_curves(runs)
+    (axes,) = drawn
+    return axes
 
 
 def test_a_picture_is_a_png_of_the_size_it_says(make_run: MakeRun) -> None:
@@ -39,14 +51,37 @@ def test_any_recipe_name_can_be_drawn(make_run: MakeRun, recipe: str) -> None:
     assert named != learning_curves([make_run("", curve=FALLING)])
 
 
-def test_more_recipes_than_colours(make_run: MakeRun) -> None:
-    runs = [make_run(f"recipe {number}", curve=[(40, 100.0 + number), (80, 90.0)]) for number in range(9)]
-    assert learning_curves(runs).startswith(PNG)
+def test_more_recipes_than_colours_are_told_apart_by_the_style_of_their_lines(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"recipe {number}" for number in range(9)]
+    runs = [make_run(name, curve=[(40, 100.0 + number), (80, 90.0)]) for number, name in enumerate(names)]
+    axes = drawn_axes(runs, monkeypatch)
+    lines = axes.get_lines()
+    assert [line.get_xydata().tolist() for line in lines] == [[[40, 100 + number], [80, 90]] for number in range(9)]
+    looks = [(line.get_color(), line.get_linestyle()) for line in lines]
+    assert looks == [*((colour, "-") for colour in LIGHT.lines), *((colour, "--") for colour in LIGHT.lines[:2])]
+    legend = axes.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert [(line.get_color(), line.get_linestyle()) for line in legend.get_lines()] == looks
 
 
-def test_seeds_evaluated_at_different_steps_and_runs_with_one_evaluation(make_run: MakeRun) -> None:
-    runs = [make_run(seed=1, curve=[(40, 100.0)]), make_run(seed=2, curve=[(50, 90.0)]), make_run(seed=3)]
-    assert learning_curves(runs).startswith(PNG)
+def test_the_mean_is_drawn_where_every_seed_was_evaluated_and_the_best_of_each_is_marked(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = [(40, 100.0), (80, 80.0), (120, 82.0)], [(80, 90.0), (100, 85.0)]
+    axes = drawn_axes([make_run(seed=1, curve=first), make_run(seed=2, curve=second), make_run(seed=3)], monkeypatch)
+    assert [list(map(tuple, line.get_xydata())) for line in axes.get_lines()] == [first, second, [(80, 85.0)]]
+    (dots,) = axes.collections
+    assert dots.get_offsets().tolist() == [[80, 80], [100, 85]]
+
+
+def test_seeds_that_were_never_evaluated_at_the_same_step_have_no_mean(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [make_run(seed=1, curve=[(40, 100.0)]), make_run(seed=2, curve=[(50, 90.0)])]
+    lines = drawn_axes(runs, monkeypatch).get_lines()
+    assert [line.get_xydata().tolist() for line in lines] == [[[40, 100]], [[50, 90]], []]
 
 
 def test_limits_cut_off_the_start_and_keep_the_rest() -> None:

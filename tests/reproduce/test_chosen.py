@@ -95,7 +95,7 @@ def test_the_page_tells_what_was_chosen_from_which_trials_and_what_without_any(t
     trials = (TuningTrial({}, 500, 70.0), TuningTrial({"train.lr": 0.004}, 1000, 66.5), TuningTrial({}, 1000, None))
     choices = {("paper", 512, "vanilla"): best_of(trials), ("paper", 1024, "vanilla"): Choice({"train.l2": 0.001})}
     write_chosen(tmp_path / "ptb" / "chosen.toml", choices)
-    _, _, tried, untried = chosen_table(tmp_path, corpus_plan("ptb")).splitlines()
+    _, _, tried, untried = chosen_table(tmp_path, corpus_plan("ptb")).text.splitlines()
     assert tried == "| vanilla | 512 | paper | `train.lr=0.004` | 3 | 1,000 | 2 | 66.50 |"
     assert untried == "| vanilla | 1024 | paper | `train.l2=0.001` | - | - | - | - |"
 

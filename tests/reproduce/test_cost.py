@@ -13,13 +13,11 @@ from varsmooth.bench.learning import Effort
 from varsmooth.bench.plan import PENN
 from varsmooth.bench.targets import STEP
 from varsmooth.bench.workload import VANILLA, WORD, Workload
-from varsmooth.experiment.seeds import Spread
 from varsmooth.fleet.clock import Clock
 from varsmooth.report.runs import load_run
 from varsmooth.reproduce.cost import Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
 from varsmooth.reproduce.pace import milliseconds, scheme_of
 from varsmooth.reproduce.page import build_page
-from varsmooth.reproduce.pictures import line_chart
 from varsmooth.train.environment import environment
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -56,7 +54,7 @@ def test_cost_is_measured_once_and_shown_with_its_floor(results, measured_once):
     assert [bool(found.checks) for found in again] == [True, False], "one check for each size"
     (results / "cost.csv").unlink()
     measure_cost(results, plans, lambda *_: None)
-    found = cost_table(results)
+    found = cost_table(results).text
     told, _, *lines = found.splitlines()
     assert len(lines) == 4, "memory is that of a GPU, and in two steps nothing is learned"
     assert lines[2].startswith("| 8 | 211 | ")
@@ -186,15 +184,6 @@ def test_a_step_is_guessed_between_vocabularies_that_were_measured_and_not_beyon
     costs = [Cost(STEP, 512, place, VANILLA, time, None, "a card") for place, time in ((500, 1.0), (1500, 2.0), (2000, 3.5))]
     others = [Cost(STEP, 1024, 500, VANILLA, 9.0, None, "a card"), Cost(STEP, 512, 500, WORD, 8.0, None, "a card")]
     assert milliseconds([*others, *costs], run) == (None if expected is None else pytest.approx(expected))
-
-
-def test_cost_is_drawn_on_two_logarithmic_axes(monkeypatch):
-    drawn = []
-    monkeypatch.setattr("matplotlib.axes.Axes.set_yscale", lambda _, kind: drawn.append(kind))
-    two = {"vanilla": [(512.0, Spread(0.7, None, 1)), (1024.0, Spread(2.0, None, 1))]}
-    for up in (False, True):
-        line_chart(two, title="cost", across="units", up="ms/step", logarithmic_up=up)
-    assert drawn == ["log"]
 
 
 def test_what_fails_does_not_keep_the_rest_from_being_measured(results, monkeypatch):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import statistics
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import pytest
 
 from varsmooth import InputError
 from varsmooth.report.runs import load_run
-from varsmooth.reproduce import build_page, named_experiments, stale_documents, write_documents
+from varsmooth.reproduce import build_page, corpora, named_experiments, stale_documents, write_documents
 from varsmooth.reproduce.documents import BEGIN, DOCUMENTS, filled
 from varsmooth.reproduce.experiment_tables import curves, gain_curves
+from varsmooth.reproduce.page import corpus_page
 from varsmooth.reproduce.records import Records
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +109,20 @@ def test_the_readme_says_nothing_of_the_headline_until_there_is_one_and_then_say
     assert "Not run yet" not in text
     write_documents(root, page)
     assert readme.read_text() == text
+
+
+def test_the_page_of_a_corpus_leaves_out_what_has_no_figure_of_ours(results, keep):
+    ptb = corpora()["ptb"]
+    page = build_page(results)
+    assert set(page.parts) - page.empty == {"figures"}
+    assert corpus_page(page, ptb) == "# Penn Treebank\n\nNot run yet.\n"
+    keep("vanilla", 65.0)
+    keep("vanilla", 64.0, group="512-tuned", corpus="wikitext-2")
+    keep("element-kneser-ney", 60.0, group="gamma", name="unplanned")
+    page = build_page(results)
+    of_table = [f"512-paper{part}" for part in ("", "/predictions", "/speed", "/calibration")]
+    names = re.findall(r"^## (.+)$", corpus_page(page, ptb), re.MULTILINE)
+    assert names == [*of_table, "gamma", "ablation"], "of gamma, that its record is of something else"
 
 
 def test_a_changed_figure_is_noticed(root, results, keep):

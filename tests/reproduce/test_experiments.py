@@ -18,7 +18,7 @@ GAMMA, ABLATION, DATA_SIZE, TUNING = (named_experiments()[name] for name in ("ga
 def test_the_gamma_figure_shows_what_was_run(results, keep):
     for gamma, test in ((0.05, 67.0), (0.1, 66.0), (0.6, 80.0)):
         keep("smoothing-kneser-ney", test, group="gamma", name=f"word-{gamma}")
-    found = experiment_table(GAMMA, Records(results), "ptb")
+    found = experiment_table(GAMMA, Records(results), "ptb").text
     assert "| word smoothing, Kneser-Ney | 71.00 | 70.00 | - | - | - | - | 84.00 |" in found, "the development set's"
     assert "| element-wise smoothing, Kneser-Ney | - | - | - | - | - | - | - |" in found
     absent = "element-wise smoothing, Kneser-Ney at 0.05; element-wise smoothing, Kneser-Ney at 0.1; 0.2; 0.3; 0.4; 0.5; "
@@ -65,7 +65,7 @@ def test_the_ablation_lists_its_arms(results, keep):
     for seed in (1, 3):
         keep("element-kneser-ney", 62.0, seed)  # in the table; the ablation's seeds are 1 and 2
     keep("element-kneser-ney", 63.0, 2, group="ablation", name="element-plain")
-    found = experiment_table(ABLATION, Records(results), "ptb")
+    found = experiment_table(ABLATION, Records(results), "ptb").text
     assert "| element-wise smoothing, Kneser-Ney, as it is | 1 | 66.00 | 62.00 | 61.00 |" in found
     assert "| plain L2 in place of the data-dependent one | 2 | 67.00 | 63.00 | 62.00 |" in found
     assert "| the mode in place of the mean | 1 | 66.50 | 62.50 | 61.50 |" in found, "of the same run"
@@ -74,9 +74,9 @@ def test_the_ablation_lists_its_arms(results, keep):
 
 def test_arms_with_variants_have_a_line_for_each(results, keep):
     beside = named_experiments()["beside-dropout"]
-    assert experiment_table(beside, Records(results), "ptb").endswith("\n\nNot run yet.")
+    assert experiment_table(beside, Records(results), "ptb").text.endswith("\n\nNot run yet.")
     keep("vanilla", 63.0, 1, group="beside-dropout", name="vanilla-v2")
-    found = experiment_table(beside, Records(results), "ptb")
+    found = experiment_table(beside, Records(results), "ptb").text
     assert "| vanilla, dropout of activations, `dropout.tables=0.5` | 1 | 67.00 | 63.00 | 62.00 |" in found
     assert "| vanilla, dropout of activations, `dropout.tables=0.6` | - |" in found
     assert found.count("| - | - | - | - |") == sum(len(arm.variants) for arm in beside.arms) - 1
@@ -147,10 +147,10 @@ def test_a_variant_that_diverged_is_not_waited_for(results, keep):
     experiment = named_experiments()["data-size-zero"]
     for number in (1, 2, 3):
         keep("vanilla", 90.0 - number, group=experiment.name, name=f"vanilla-0.05-v{number}", corpus="wikitext-2")
-    assert "| vanilla | - |" in experiment_table(experiment, Records(results), "wikitext-2")
+    assert "| vanilla | - |" in experiment_table(experiment, Records(results), "wikitext-2").text
     about = {"status": "failed", "stopped_because": "not finite"}
     keep("vanilla", 90.0, group=experiment.name, name="vanilla-0.05-v4", corpus="wikitext-2", **about)
-    assert "| vanilla | 86.00 |" in experiment_table(experiment, Records(results), "wikitext-2")
+    assert "| vanilla | 86.00 |" in experiment_table(experiment, Records(results), "wikitext-2").text
 
 
 def test_every_arm_of_the_ablation_changes_what_it_says():
@@ -169,10 +169,10 @@ def test_every_arm_of_the_ablation_changes_what_it_says():
 
 def test_a_run_alone_shows_its_time(results, keep):
     experiment = named_experiments()["alone"]
-    assert "Not run yet" in experiment_table(experiment, Records(results), "ptb")
+    assert "Not run yet" in experiment_table(experiment, Records(results), "ptb").text
     about = {"seconds": 90.0, "ms_per_step": 0.7, "steps": 54000, "hardware": {"name": "a card"}}
     keep("vanilla", 65.0, group="alone", name="vanilla", **about)
-    found = experiment_table(experiment, Records(results), "ptb")
+    found = experiment_table(experiment, Records(results), "ptb").text
     assert "| vanilla LSTM, tied, 512 units | a card | 54,000 | 0.70 | 1.50 | 65.00 |" in found
 
 
@@ -185,4 +185,4 @@ def test_a_larger_model_is_tuned_over_what_the_smaller_one_chose(results, keep):
     with pytest.raises(InputError, match=r"has no \[tuned.512.ROW\]"):
         experiment_jobs(TUNING, "ptb", Chosen("chosen.toml", {}))
     keep("vanilla", 0.0, group="tuning-1024", name="vanilla-v2", best={"valid_perplexity": 61.5, "step": 9})
-    assert "| vanilla LSTM, tied | `dropout.tables=0.7` | 61.50 |" in experiment_table(TUNING, Records(results), "ptb")
+    assert "| vanilla LSTM, tied | `dropout.tables=0.7` | 61.50 |" in experiment_table(TUNING, Records(results), "ptb").text

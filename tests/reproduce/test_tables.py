@@ -7,6 +7,7 @@ import pytest
 
 from varsmooth import InputError
 from varsmooth.reproduce import Choice, corpus_plan, write_chosen
+from varsmooth.reproduce.markdown import NOT_RUN, PagePart
 from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.tables import (
     bands_table,
@@ -22,8 +23,8 @@ from varsmooth.reproduce.tables import (
 PTB = corpus_plan("ptb")
 
 
-def cells(table: str, label: str) -> list[str]:
-    (line,) = [line for line in table.splitlines() if line.startswith(f"| {label} |")]
+def cells(part: PagePart, label: str) -> list[str]:
+    (line,) = [line for line in part.text.splitlines() if line.startswith(f"| {label} |")]
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
@@ -45,22 +46,22 @@ def test_ours_stands_beside_the_papers(results, keep):
     element = ["1", "70.5", "66.00", "66.8", "62.00", "4.8", "61.00", "60.75"]
     assert cells(found, "element-wise smoothing, Kneser-Ney") == element
     assert cells(found, "variational smoothing, blank") == ["-"] * 8
-    assert "Not run yet: vanilla LSTM, untied; data noising, linear interpolation;" in found
+    assert "Not run yet: vanilla LSTM, untied; data noising, linear interpolation;" in found.text
     told = "Against tied vanilla, test perplexity. element-wise smoothing, Kneser-Ney, at temperature 1: 4.00 better;"
-    assert told in found
+    assert told in found.text
 
 
 def test_which_scheme_is_ahead_is_said_beside_the_paper(results, keep):
     wikitext, group = corpus_plan("wikitext-2"), {"corpus": "wikitext-2"}
     keep("smoothing-kneser-ney", 76.0, **group)
-    assert "linear interpolation is" not in main_table(Records(results), wikitext, "512-paper")
+    assert "linear interpolation is" not in main_table(Records(results), wikitext, "512-paper").text
     keep("smoothing-linear-interpolation", 76.6, **group)
     told = "Word smoothing by linear interpolation is 0.60 above Kneser-Ney on test; in the paper 1.3 below."
-    assert told in main_table(Records(results), wikitext, "512-paper")
+    assert told in main_table(Records(results), wikitext, "512-paper").text
     keep("smoothing-kneser-ney", 77.0, 2, **group)
     keep("smoothing-linear-interpolation", 75.6, 2, **group)
     told = "linear interpolation is 0.40 ±0.71 below Kneser-Ney on test; in the paper 1.3 below."
-    assert told in main_table(Records(results), wikitext, "512-paper")
+    assert told in main_table(Records(results), wikitext, "512-paper").text
 
 
 def test_a_row_beyond_the_papers_figure_has_a_minus(results, keep):
@@ -71,13 +72,10 @@ def test_a_row_beyond_the_papers_figure_has_a_minus(results, keep):
 def test_without_records_there_are_the_papers_figures_alone(results):
     found = main_table(Records(results), PTB, "1024-paper")
     assert cells(found, "data noising, Kneser-Ney") == ["-", "71.4", "-", "67.3", "-", "-", "-", "-"]
-    assert found.endswith("\n\nNot run yet.")
-    assert predictions_table(Records(results), PTB, "512-paper") == ""
-    assert (
-        bands_table(Records(results), PTB, "512-paper")
-        == calibration_table(Records(results), PTB, "512-paper")
-        == "Not run yet."
-    )
+    assert found.text.endswith("\n\nNot run yet.")
+    assert found.empty
+    for kind in (predictions_table, speed_table, bands_table, calibration_table):
+        assert kind(Records(results), PTB, "512-paper") == NOT_RUN
 
 
 def test_runs_that_did_not_finish_count_for_nothing(results, keep):
@@ -93,11 +91,12 @@ def test_every_prediction_with_and_without_temperature(results, keep):
 
 def test_draws_beside_the_papers(results, keep):
     keep("noising-kneser-ney", 65.0, draws=(80.0, 90.0))
-    found = sampling_table(Records(results), PTB)
+    found = sampling_table(Records(results), PTB).text
     (line,) = [line for line in found.splitlines() if line.startswith("| data noising, Kneser-Ney | 512")]
     assert line == "| data noising, Kneser-Ney | 512 | 96.5 | 90.00 | 80.00 | 69.00 |"
     assert "Not run yet: variational smoothing, Kneser-Ney, 512; data noising, Kneser-Ney, 1024;" in found
-    assert sampling_table(Records(results), corpus_plan("wikitext-2")) == "The paper has no figures for this corpus."
+    nothing = sampling_table(Records(results), corpus_plan("wikitext-2"))
+    assert nothing == PagePart("The paper has no figures for this corpus.", empty=True)
 
 
 def test_rare_words_of_vanilla_and_of_the_best_smoothing_row(results, keep):
@@ -136,7 +135,7 @@ def test_the_headline_has_eight_rows_and_both_settings(results, keep):
     keep("vanilla", 66.0)
     keep("vanilla", 64.0, group="512-tuned")
     keep("vanilla", 83.0, corpus="wikitext-2", group="1024-paper")
-    found = headline_table(Records(results))
+    found = headline_table(Records(results)).text
     rows = [line for line in found.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 8
     assert rows[0] == "| vanilla LSTM, tied | 512 | 74.0 | 66.00 | 64.00 | 86.6 | - | - |"
@@ -146,7 +145,7 @@ def test_the_headline_has_eight_rows_and_both_settings(results, keep):
     keep("element-kneser-ney", 65.5)
     keep("element-kneser-ney", 64.25, group="512-tuned")
     told = "units, its setting: 0.50 better (element-wise smoothing, Kneser-Ney); Penn Treebank, 512 units, tuned: 0.25 worse"
-    assert told in headline_table(Records(results))
+    assert told in headline_table(Records(results)).text
 
 
 def test_records_of_one_row_that_differ_are_refused(results, keep):
@@ -179,8 +178,8 @@ def test_records_of_other_values_or_another_text_are_named_and_not_shown(results
     records = Records(results)
     found = main_table(records, PTB, "512-paper")
     assert cells(found, "vanilla LSTM, tied")[0] == "1, 3"
-    assert "another text: element-kneser-ney-seed1; vanilla-seed2.\n" in found
-    assert "The loss was not finite: vanilla-untied-seed1.\n" in found
+    assert "another text: element-kneser-ney-seed1; vanilla-seed2.\n" in found.text
+    assert "The loss was not finite: vanilla-untied-seed1.\n" in found.text
     assert records.group("ptb", "512-paper").diverged == ("vanilla-untied-seed1",)
     write_chosen(results / "ptb" / "chosen.toml", {("paper", 512, "vanilla"): Choice({"train.lr": 0.002})})
     assert cells(main_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")[0] == "2", "what is planned has changed"

@@ -66,7 +66,7 @@ def test_what_was_chosen_without_final_runs_is_told_at_the_tuned_temperature(res
     small = replace(experiment, arms=(replace(experiment.arms[0], variants=uneven),), values=(0.05,))
     for number, test in ((1, 90.0), (2, 80.0)):
         keep("vanilla", test, group=experiment.name, name=f"vanilla-0.05-v{number}", corpus="wikitext-2")
-    header, _, *rows = choices_table(small, Records(results), "wikitext-2").splitlines()
+    header, _, *rows = choices_table(small, Records(results), "wikitext-2").text.splitlines()
     assert header.endswith("| its valid, tuned temperature |")
     assert rows == ["| 0.05 | vanilla | `dropout.tables=0.6`, `train.l2=0.001` | 2 | 83.00 |"]
 
@@ -74,11 +74,11 @@ def test_what_was_chosen_without_final_runs_is_told_at_the_tuned_temperature(res
 def test_the_data_size_curve_is_of_final_runs_and_shows_what_was_chosen(results, keep):
     for row, arm in (("vanilla", "vanilla"), ("element-kneser-ney", "element")):
         keep_trials(keep, row, arm, 0.05, VALID)
-    assert "Not run yet." in experiment_table(DATA_SIZE, Records(results), "wikitext-2")
+    assert "Not run yet." in experiment_table(DATA_SIZE, Records(results), "wikitext-2").text
     keep_finals(keep, "vanilla", "vanilla", 0.05, 6, (88.0, 90.0))
     keep_finals(keep, "element-kneser-ney", "element", 0.05, 6, (84.0, 85.0))
     keep_finals(keep, "element-kneser-ney", "element", 0.05, 5, (70.0, 70.0))
-    found = experiment_table(DATA_SIZE, Records(results), "wikitext-2")
+    found = experiment_table(DATA_SIZE, Records(results), "wikitext-2").text
     assert "| vanilla | 88.00 ±1.41 | - | - | - | - |" in found, "at its tuned temperature"
     assert "| element-wise smoothing, Kneser-Ney | 83.50 ±0.71 | - | - | - | - |" in found, "by the trials, not by its figure"
     assert "| gain of element-wise smoothing, Kneser-Ney | 4.50 ±1.12 | - | - | - | - |" in found, "± the standard error"

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from varsmooth.cli.app import errors
 from varsmooth.errors import InputError
+from varsmooth.experiment.results import result_of
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, read_trials, recipe_trials
 
 FAILED = 1
@@ -69,20 +70,11 @@ def _table(records: list[dict[str, Any]]) -> Table:
     for heading in ("best valid", "test", "by", "ms/step"):
         table.add_column(heading, justify="right")
     for record in records:
-        test, predict = _test_result(record)
+        test = result_of(record, "test") or {}
         best = record.get("best", {}).get("valid_perplexity")
-        figures = (_figure(best), _figure(test), predict, _figure(record.get("ms_per_step")))
+        figures = (_figure(best), _figure(test.get("perplexity")), test.get("predict", ""), _figure(record.get("ms_per_step")))
         table.add_row(record["name"], record["status"], *figures)
     return table
-
-
-def _test_result(record: dict[str, Any]) -> tuple[float | None, str]:
-    """Return the test perplexity by the prediction that the recipe asks for, and which one that is."""
-    predict = record.get("config", {}).get("smoothing", {}).get("predict", "")
-    for found in record.get("results", []):
-        if (found["split"], found["predict"], found["tuned_temperature"]) == ("test", predict, False):
-            return found["perplexity"], predict
-    return None, ""
 
 
 def _figure(value: float | None) -> str:

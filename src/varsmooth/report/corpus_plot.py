@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
 from varsmooth.report.corpus import CorpusStatistics, WordMass
-from varsmooth.report.plots import LIGHT, as_png, blank_figure
+from varsmooth.report.plots import LIGHT, as_png, blank_figure, colour_axes
 from varsmooth.report.runs import printable
 
 if TYPE_CHECKING:
@@ -95,12 +95,8 @@ def _draw_bands(axes: Axes, statistics: CorpusStatistics) -> None:
 
 
 def _dress(axes: Axes) -> None:
-    axes.set_axisbelow(True)
-    axes.grid(visible=True, color=LIGHT.faint, linewidth=0.7)
+    colour_axes(axes, LIGHT)
     axes.tick_params(colors=LIGHT.ink, length=0, which="both", labelsize=9)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(LIGHT.faint)
     for label in (axes.xaxis.label, axes.yaxis.label):
         label.set_color(LIGHT.ink)
 

@@ -136,13 +136,19 @@ def _dress(axes: Axes, title: str, theme: Theme, clipped: bool) -> None:
 
 def colour_axes(axes: Axes, theme: Theme) -> None:
     """Give axes the colours of a theme, a faint grid and no frame."""
+    add_grid(axes, theme)
     axes.set_facecolor(theme.ground)
+    axes.tick_params(colors=theme.ink, length=0)
+    for spine in axes.spines.values():
+        spine.set_color(theme.faint)
+
+
+def add_grid(axes: Axes, theme: Theme) -> None:
+    """Draw a faint grid in place of the frame."""
     axes.grid(visible=True, color=theme.faint, linewidth=0.7)
     axes.set_axisbelow(True)
-    axes.tick_params(colors=theme.ink, length=0)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(theme.faint)
 
 
 def _legend_labels(groups: Sequence[RunGroup]) -> list[str]:

@@ -11,9 +11,8 @@ from typing import Any
 
 from varsmooth.config import WHERE_AND_HOW, config_from_mapping, flat_config, to_mapping
 from varsmooth.errors import InputError
+from varsmooth.train.folder import RECORD_FORMAT, RunFolder
 
-FORMAT = "varsmooth.record.1"
-RECORD = "record.json"
 SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
     "recipe": ((str,), "text"),
     "status": ((str,), "text"),
@@ -87,8 +86,8 @@ def load_run(path: Path | str) -> RunSummary:
     try:
         if not path.is_dir():
             raise InputError(f"{path}: not a run folder; give a folder that 'varsmooth train --out' wrote")
-        record = _read_record(path / RECORD)
-        metrics = _read_metrics(path / "metrics.jsonl")
+        folder = RunFolder(path)
+        record, metrics = _read_record(folder.record_path), _read_metrics(folder.metrics_path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     return RunSummary(path, printable(record["recipe"]), record["seed"], printable(record["status"]), record, metrics)
@@ -98,14 +97,18 @@ def runs_in(path: Path | str) -> list[Path]:
     """Return ``path``, or all run folders below it where it is not a run itself but a fleet's folder, say."""
     path = Path(path)
     try:
-        if (path / RECORD).exists() or not path.is_dir():
+        if _is_run(path) or not path.is_dir():
             return [path]
         found = sorted(_runs_below(path, set()))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     if not found:
-        raise InputError(f"{path}: not a run folder (it has no {RECORD}), and it holds none")
+        raise InputError(f"{path}: not a run folder (it has no record.json), and it holds none")
     return found
+
+
+def _is_run(path: Path) -> bool:
+    return RunFolder(path).record_path.exists()
 
 
 def _runs_below(folder: Path, seen: set[Path]) -> Iterator[Path]:
@@ -114,7 +117,7 @@ def _runs_below(folder: Path, seen: set[Path]) -> Iterator[Path]:
         if not entry.is_dir() or entry.resolve() in seen:
             continue
         seen.add(entry.resolve())
-        if (entry / RECORD).exists():
+        if _is_run(entry):
             yield entry
         else:
             yield from _runs_below(entry, seen)
@@ -152,11 +155,11 @@ def printable(text: str) -> str:
 
 def _read_record(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise InputError(f"{path.parent}: not a run folder (it has no {RECORD})")
+        raise InputError(f"{path.parent}: not a run folder (it has no {path.name})")
     record = _parsed(_read_text(path), str(path))
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
+    if not isinstance(record, dict) or record.get("format") != RECORD_FORMAT:
         found = record.get("format") if isinstance(record, dict) else None
-        raise InputError(f"{path}: not a record of a run (format {found!r}, expected {FORMAT!r})")
+        raise InputError(f"{path}: not a record of a run (format {found!r}, expected {RECORD_FORMAT!r})")
     for name, (kinds, wanted) in SHAPES.items():
         value = _at(record, name)
         if value is None and name not in REQUIRED:

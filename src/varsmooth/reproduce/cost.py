@@ -22,7 +22,7 @@ from varsmooth.experiment.seeds import Spread
 from varsmooth.fleet import TimeLimit
 from varsmooth.fleet.clock import Clock
 from varsmooth.reproduce import markdown
-from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, shown
+from varsmooth.reproduce.markdown import NOT_RUN, NOTHING, PagePart, paragraphs, shown
 from varsmooth.train.environment import environment
 
 FILE = "cost.csv"
@@ -138,7 +138,7 @@ def read_cost(results: Path) -> list[Cost]:
             raise InputError(f"{path}: not the rows of a bench; remove it and measure again") from None
 
 
-def cost_table(results: Path) -> str:
+def cost_table(results: Path) -> PagePart:
     """Return ms/step of each scheme and the floor, then the memory and the time to a perplexity, by size and vocabulary."""
     costs = shown_cost(results)
     medians = {cost[:4]: cost.median for cost in costs}
@@ -153,8 +153,8 @@ def cost_table(results: Path) -> str:
         needed = [_to_goal(medians, (size, words), scheme) for scheme in SCHEMES]
         learning += [[*shape, *needed]] if set(needed) != {NOTHING} else []
     if not times:
-        return not_run(["cost"], 1)
-    return paragraphs(
+        return NOT_RUN
+    text = paragraphs(
         f"A training step on one {costs[0].device}, ms:",
         markdown.table(["units", "words", *SCHEMES, FLOOR], times, texts=0),
         "Peak memory beyond weights, gradients and second moments, MB:" if memory else "",
@@ -162,6 +162,7 @@ def cost_table(results: Path) -> str:
         f"Steps, and their time, to {TIMES_THE_BEST:g} times the best possible perplexity of made-up text:" if learning else "",
         markdown.table(["units", "words", *SCHEMES], learning, texts=0) if learning else "",
     )
+    return PagePart(text)
 
 
 def _to_goal(medians: Mapping[tuple[str, int, int, str], float], shape: tuple[int, int], scheme: str) -> str:

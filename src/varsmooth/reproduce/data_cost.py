@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from varsmooth.report.runs import RunSummary
-from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, corpora, paper_cell
 from varsmooth.reproduce.cost import Cost
 from varsmooth.reproduce.experiments import Experiment
 from varsmooth.reproduce.jobs import table_group
-from varsmooth.reproduce.markdown import not_run
+from varsmooth.reproduce.markdown import PagePart, records_table
 from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.trials import best_runs
@@ -19,7 +18,7 @@ BASELINE = "vanilla"
 ROWS = (BASELINE, "smoothing-kneser-ney", "element-kneser-ney")
 
 
-def time_table(records: Records, costs: Sequence[Cost]) -> str:
+def time_table(records: Records, costs: Sequence[Cost]) -> PagePart:
     """Return steps and time to what the paper's smaller tied vanilla ends with, by text and size."""
     rows: list[list[str]] = []
     labels: dict[str, str] = {}
@@ -32,10 +31,10 @@ def time_table(records: Records, costs: Sequence[Cost]) -> str:
                 shape = [plan.title, size, _words(runs[BASELINE]), f"{goal}"]
                 rows.append([*shape, *(steps_shown(runs.get(row, []), goal, costs) for row in ROWS)])
     header = ["text", "units", "words", "valid perplexity", *(labels[row] for row in ROWS)]
-    return markdown.table(header, rows) if rows else not_run(["time"], 1)
+    return records_table(header, rows)
 
 
-def data_cost_table(experiment: Experiment, records: Records, corpus: str, costs: Sequence[Cost] = ()) -> str:
+def data_cost_table(experiment: Experiment, records: Records, corpus: str, costs: Sequence[Cost] = ()) -> PagePart:
     """Return words, tokens, and steps and time to the first arm's best development perplexity, by share."""
     first, header = experiment.arms[0], ["share", "words in the vocabulary", "tokens"]
     header += [f"{arm.label}: steps to the best of {first.label}" for arm in experiment.arms]
@@ -49,7 +48,7 @@ def data_cost_table(experiment: Experiment, records: Records, corpus: str, costs
         rows.append(
             [f"{value:g}", _words(members[0]), f"{tokens:,}", *(steps_shown(runs, goal, costs) for runs in members)],
         )
-    return markdown.table(header, rows, texts=0) if rows else not_run(["cost"], 1)
+    return records_table(header, rows, texts=0)
 
 
 def _words(runs: Sequence[RunSummary]) -> str:

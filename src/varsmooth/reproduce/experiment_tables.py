@@ -11,7 +11,16 @@ from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
 from varsmooth.reproduce.jobs import table_group
-from varsmooth.reproduce.markdown import NOTHING, not_run, paragraphs, seeds_shown, settings_shown, shown
+from varsmooth.reproduce.markdown import (
+    NOTHING,
+    PagePart,
+    paragraphs,
+    records_table,
+    seeds_shown,
+    settings_shown,
+    shown,
+    table_with_gaps,
+)
 from varsmooth.reproduce.records import Records, difference, over_seeds, passed_over, perplexity, scaled_perplexity
 from varsmooth.reproduce.trials import best_runs, best_variant, judged_by
 
@@ -37,16 +46,16 @@ def _points(
     return [(value, best_runs(experiment, records, corpus, arm, place, budget)) for place, value in values]
 
 
-def experiment_table(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> str:
+def experiment_table(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> PagePart:
     """Return what the records of an experiment say, with gaps for what has not been run."""
     kind = _trials_table if experiment.trials else _curve_table if experiment.vary else _arms_table
     kind = _times_table if experiment.alone else kind
-    return paragraphs(
-        kind(experiment, records, corpus, budget), passed_over(records.group(corpus, group_of(experiment, budget)))
-    )
+    found = kind(experiment, records, corpus, budget)
+    others = passed_over(records.group(corpus, group_of(experiment, budget)))
+    return PagePart(paragraphs(found.text, others), empty=found.empty and not others)
 
 
-def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:
     found = curves(experiment, records, corpus, budget)
     header = [experiment.axis, *(f"{value:g}" for value in experiment.values)]
     rows = [[label, *(shown(dict(points).get(value)) for value in experiment.values)] for label, points in found.items()]
@@ -56,10 +65,11 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
         for arm in experiment.arms:  # a stricter control than the temperature
             points = _points(experiment, records, corpus, arm, budget)
             rows.append([f"{arm.label}, tuned scales", *(shown(scaled_perplexity(it, experiment.split)) for _, it in points)])
-    missing, nothing = _missing_points(experiment.values, found), not any(found.values())
+    nothing = not any(found.values())
     reference = [f"{REFERENCE}: {shown(it[0][1])}" for it in reference_curve(experiment, records, corpus, budget).values()]
     compared = "" if nothing or not reference else f"For comparison, {reference[0]}."
-    return paragraphs(markdown.table(header, rows), compared, not_run(missing, len(missing) if nothing else 0))
+    text = paragraphs(markdown.table(header, rows), compared)
+    return table_with_gaps(text, _missing_points(experiment.values, found), empty=nothing)
 
 
 def _missing_points(values: Sequence[float], found: Curves) -> list[str]:
@@ -71,7 +81,7 @@ def _missing_points(values: Sequence[float], found: Curves) -> list[str]:
     return missing
 
 
-def choices_table(experiment: Experiment, records: Records, corpus: str) -> str:
+def choices_table(experiment: Experiment, records: Records, corpus: str) -> PagePart:
     """Return which of its variants each arm chose at each value, and what that has on valid."""
     group, rows = records.group(corpus, group_of(experiment, "full")), []
     for place, value in enumerate(experiment.values):
@@ -85,7 +95,7 @@ def choices_table(experiment: Experiment, records: Records, corpus: str) -> str:
             rows.append([f"{value:g}", arm.label, settings_shown(apart), str(len(variants)), shown(valid)])
     judged = "its best valid" if experiment.final_seeds else "its valid, tuned temperature"
     header = [experiment.axis, "model", "chosen", "of so many", judged]
-    return markdown.table(header, rows, texts=3) if rows else not_run(["trials"], 1)
+    return records_table(header, rows, texts=3)
 
 
 def reference_curve(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
@@ -105,7 +115,7 @@ def gain_curves(found: Curves) -> Curves:
     }
 
 
-def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:
     found = records.runs(corpus, group_of(experiment, budget))
     in_table = records.runs(corpus, table_group(experiment.size, experiment.setting, budget))
     rows: list[list[str]] = []
@@ -122,7 +132,7 @@ def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: B
         rows.append([label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
     any_run = any(row[1] != NOTHING for row in rows)
     header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
-    return paragraphs(markdown.table(header, rows), not_run(missing, 0 if any_run else len(missing)))
+    return table_with_gaps(markdown.table(header, rows), missing, empty=not any_run)
 
 
 def _variants(experiment: Experiment) -> list[tuple[Arm, int, str]]:
@@ -130,17 +140,17 @@ def _variants(experiment: Experiment) -> list[tuple[Arm, int, str]]:
     return [(arm, number, settings_shown(values)) for arm in experiment.arms for number, values in enumerate(arm.variants)]
 
 
-def _trials_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+def _trials_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:
     """Return the best development perplexity of every trial."""
     found = records.runs(corpus, group_of(experiment, budget))
     rows = []
     for arm, number, values in _variants(experiment):
         if runs := found.get(point_name(arm, None, number), []):
             rows.append([arm.label, values, shown(over_seeds(runs, lambda run: run.best_valid))])
-    return markdown.table(["model", "values", "best valid"], rows, texts=2) if rows else not_run(["trials"], 1)
+    return records_table(["model", "values", "best valid"], rows, texts=2)
 
 
-def _times_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> str:
+def _times_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:
     """Return how long each run took, its evaluation included, and on what."""
     found = records.runs(corpus, group_of(experiment, budget))
     rows = []
@@ -151,7 +161,7 @@ def _times_table(experiment: Experiment, records: Records, corpus: str, budget: 
             each = float(run.record.get("ms_per_step") or 0.0)
             rows.append([arm.label, hardware, f"{steps:,}", shown(each), shown(minutes), shown(perplexity([run], "test"))])
     header = ["model", "hardware", "steps", "ms/step", "minutes in all", "test"]
-    return markdown.table(header, rows, texts=2) if rows else not_run(["times"], 1)
+    return records_table(header, rows, texts=2)
 
 
 def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from varsmooth.experiment.seeds import Spread, shown_spread
 
 NOTHING = "-"
 Cells = Sequence[str]
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """What a part of the page says; ``empty``: no figure in it is ours."""
+
+    text: str
+    empty: bool = False
+
+
+NOT_RUN = PagePart("Not run yet.", empty=True)
+
+
+def records_table(header: Cells, rows: Sequence[Cells], texts: int = 1) -> PagePart:
+    """Return a table all of whose rows are ours, ``NOT_RUN`` where there are none."""
+    return PagePart(table(header, rows, texts)) if rows else NOT_RUN
+
+
+def table_with_gaps(text: str, missing: Sequence[str] = (), *, empty: bool) -> PagePart:
+    """Return a table, and what is said of it, that has rows without a record too: those are named, or that it is ``empty``."""
+    return PagePart(paragraphs(text, NOT_RUN.text if empty else told("Not run yet", missing)), empty)
 
 
 def table(header: Cells, rows: Iterable[Cells], texts: int = 1) -> str:
@@ -43,13 +65,6 @@ def settings_shown(values: Mapping[str, Any]) -> str:
 
 def seeds_shown(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds)) or NOTHING
-
-
-def not_run(labels: Sequence[str], total: int) -> str:
-    """Say what has no record yet."""
-    if not labels:
-        return ""
-    return "Not run yet." if len(labels) == total else f"Not run yet: {'; '.join(labels)}."
 
 
 def told(label: str, names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from varsmooth.reproduce.experiment_tables import (
 )
 from varsmooth.reproduce.experiments import SHARE, Experiment, group_of, named_experiments
 from varsmooth.reproduce.jobs import table_group
-from varsmooth.reproduce.markdown import not_run, paragraphs
+from varsmooth.reproduce.markdown import NOT_RUN, PagePart, paragraphs, records_table
 from varsmooth.reproduce.pictures import line_chart
 from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.running import SPENT
@@ -36,13 +36,20 @@ FIGURES = ("ptb/gamma", "wikitext-2/data-size", "cost")
 class Page:
     """Parts by name, and pictures by the name of their file."""
 
-    parts: dict[str, str]
-    pictures: dict[str, Callable[[], bytes]]
+    parts: dict[str, str] = field(default_factory=dict)
+    pictures: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    empty: set[str] = field(default_factory=set)
+    """names of the parts that have no figure of ours"""
 
     @property
     def has_headline(self) -> bool:
         """Whether any figure of the headline table is ours."""
-        return not _is_empty(self.parts["headline"])
+        return "headline" not in self.empty
+
+    def add(self, name: str, part: PagePart) -> None:
+        self.parts[name] = part.text
+        if part.empty:
+            self.empty.add(name)
 
     def with_links(self, document: Path, images: Path) -> dict[str, str]:
         """Return the parts as a document in the folder ``document`` shows them; both are relative to one root."""
@@ -57,16 +64,17 @@ class Page:
 def build_page(results: Path) -> Page:
     """Build everything from the records below ``results``; no data and no GPU is needed."""
     records = Records(results)
-    page = Page({"headline": tables.headline_table(records)}, {})
+    page = Page()
+    page.add("headline", tables.headline_table(records))
     for plan in corpora().values():
         _add_tables(page, records, plan)
-        page.parts[f"{plan.name}/chosen"] = chosen_table(results, plan)
-        page.parts[f"{plan.name}/time"] = time_spent(results, plan)
+        page.add(f"{plan.name}/chosen", chosen_table(results, plan))
+        page.add(f"{plan.name}/time", time_spent(results, plan))
         for experiment in named_experiments().values():
             for budget in BUDGETS if plan.name in experiment.corpora else ():
                 _add_experiment(page, records, plan, experiment, budget)
     _add_cost(page, results)
-    page.parts["cost/time"] = time_table(records, cost.shown_cost(results))
+    page.add("cost/time", time_table(records, cost.shown_cost(results)))
     page.parts["figures"] = paragraphs(*(_picture(page, name) for name in FIGURES))
     return page
 
@@ -80,17 +88,12 @@ def _picture(page: Page, part: str) -> str:
 def corpus_page(page: Page, plan: CorpusPlan) -> str:
     """Return what there is on one corpus as one document, its pictures beside it."""
     prefix = f"{plan.name}/"
-    own = {name.removeprefix(prefix): text for name, text in page.parts.items() if name.startswith(prefix)}
-    sections = [f"## {name}\n\n{text}" for name, text in {**own, "cost": page.parts["cost"]}.items() if not _is_empty(text)]
-    return paragraphs(f"# {plan.title}", *(sections or ["Not run yet."])) + "\n"
+    names = [*(name for name in page.parts if name.startswith(prefix)), "cost"]
+    sections = [f"## {name.removeprefix(prefix)}\n\n{page.parts[name]}" for name in names if name not in page.empty]
+    return paragraphs(f"# {plan.title}", *(sections or [NOT_RUN.text])) + "\n"
 
 
-def _is_empty(text: str) -> bool:
-    """Whether a part has nothing of ours in it."""
-    return text.endswith(("Not run yet.", "Nothing chosen yet.", "no figures for this corpus."))
-
-
-def chosen_table(results: Path, plan: CorpusPlan) -> str:
+def chosen_table(results: Path, plan: CorpusPlan) -> PagePart:
     """Return what was chosen for each row, from how many trials, how many of them trained longest, and the best of these."""
     choices = read_chosen(results / plan.name / FILE).choices
     rows = []
@@ -102,10 +105,10 @@ def chosen_table(results: Path, plan: CorpusPlan) -> str:
         best = markdown.shown(min((found for found in ended if found is not None), default=None))
         rows.append([row, str(size), setting, values or "as the recipe", *counts, best])
     header = ["row", "size", "setting", "values", "trials", "steps of the longest", "that long", "best valid of these"]
-    return markdown.table(header, rows, texts=4) if rows else "Nothing chosen yet."
+    return records_table(header, rows, texts=4) if rows else PagePart("Nothing chosen yet.", empty=True)
 
 
-def time_spent(results: Path, plan: CorpusPlan) -> str:
+def time_spent(results: Path, plan: CorpusPlan) -> PagePart:
     """Return the minutes that fleets took, by hardware."""
     path = results / plan.name / SPENT
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
@@ -116,7 +119,7 @@ def time_spent(results: Path, plan: CorpusPlan) -> str:
         spent[hardware] = runs + line["finished"], seconds + line["seconds"]
     rows = [[name, str(runs), f"{seconds / 60:,.0f}"] for name, (runs, seconds) in spent.items()]
     header = ["hardware", "runs that finished", "minutes in all, unfinished runs included"]
-    return markdown.table(header, rows) if rows else not_run(["time"], 1)
+    return records_table(header, rows)
 
 
 def _add_tables(page: Page, records: Records, plan: CorpusPlan) -> None:
@@ -124,19 +127,17 @@ def _add_tables(page: Page, records: Records, plan: CorpusPlan) -> None:
         for size in SIZES:
             for budget in BUDGETS:
                 group = table_group(size, setting, budget)
-                page.parts[f"{plan.name}/{group}"] = tables.main_table(records, plan, group)
-                page.parts[f"{plan.name}/{group}/predictions"] = tables.predictions_table(records, plan, group) or not_run(
-                    ["it"], 1
-                )
-                page.parts[f"{plan.name}/{group}/speed"] = tables.speed_table(records, plan, group)
-                page.parts[f"{plan.name}/{group}/bands"] = tables.bands_table(records, plan, group)
-                page.parts[f"{plan.name}/{group}/calibration"] = tables.calibration_table(records, plan, group)
-    page.parts[f"{plan.name}/sampling"] = tables.sampling_table(records, plan)
+                page.add(f"{plan.name}/{group}", tables.main_table(records, plan, group))
+                page.add(f"{plan.name}/{group}/predictions", tables.predictions_table(records, plan, group))
+                page.add(f"{plan.name}/{group}/speed", tables.speed_table(records, plan, group))
+                page.add(f"{plan.name}/{group}/bands", tables.bands_table(records, plan, group))
+                page.add(f"{plan.name}/{group}/calibration", tables.calibration_table(records, plan, group))
+    page.add(f"{plan.name}/sampling", tables.sampling_table(records, plan))
 
 
 def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: Experiment, budget: Budget) -> None:
     group = group_of(experiment, budget)
-    text = experiment_table(experiment, records, plan.name, budget)
+    part = experiment_table(experiment, records, plan.name, budget)
     found = curves(experiment, records, plan.name, budget) if experiment.vary else {}
     title, up = f"{experiment.title}, {plan.title}", f"{experiment.split} perplexity"
     if experiment.vary == SHARE:
@@ -156,17 +157,16 @@ def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: 
             floor=REFERENCE,
             zero=experiment.vary == SHARE,
         )
-        text = paragraphs(f"![{title}]({picture})", text)
-    page.parts[f"{plan.name}/{group}"] = text
+        part = replace(part, text=paragraphs(f"![{title}]({picture})", part.text))
+    page.add(f"{plan.name}/{group}", part)
     if experiment.vary == SHARE and budget == "full":
-        page.parts[f"{plan.name}/{group}/cost"] = data_cost_table(
-            experiment, records, plan.name, cost.shown_cost(records.results)
-        )
-        page.parts[f"{plan.name}/{group}/chosen"] = choices_table(experiment, records, plan.name)
+        costs = cost.shown_cost(records.results)
+        page.add(f"{plan.name}/{group}/cost", data_cost_table(experiment, records, plan.name, costs))
+        page.add(f"{plan.name}/{group}/chosen", choices_table(experiment, records, plan.name))
 
 
 def _add_cost(page: Page, results: Path) -> None:
-    parts = []
+    pictures = []
     for across, label in (("words", "words in the vocabulary, 512 units"), ("size", "units per layer, 10,000 words")):
         found = cost.cost_curves(results, across)
         if not any(len(points) > 1 for points in found.values()):
@@ -182,5 +182,6 @@ def _add_cost(page: Page, results: Path) -> None:
             logarithmic_up=True,
             floor=cost.FLOOR,
         )
-        parts.append(f"![{title}]({picture})")
-    page.parts["cost"] = paragraphs(*parts, cost.cost_table(results))
+        pictures.append(f"![{title}]({picture})")
+    part = cost.cost_table(results)
+    page.add("cost", replace(part, text=paragraphs(*pictures, part.text)))

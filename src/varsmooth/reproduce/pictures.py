@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from varsmooth.experiment.seeds import Spread
-from varsmooth.report.plots import LIGHT, MissingPlotError
+from varsmooth.report.plots import LIGHT, add_grid, as_png, blank_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 STEPS = tuple(figure * 10.0**power for power in range(-3, 6) for figure in (1, 2, 5))
 """Where a logarithmic axis may have its marks."""
+DASHED = {"linestyle": "--", "color": LIGHT.ink}
 Point = tuple[float, Spread]
 
 
@@ -30,43 +33,44 @@ def line_chart(
 
     ``zero``: with a line where there is no difference, which is always in sight.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPlotError("pictures need matplotlib: pip install 'varsmooth[plot]'") from None
-    figure = Figure(figsize=(8, 4.5), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank_figure()
     axes = figure.add_subplot()
     for number, (label, points) in enumerate((label, points) for label, points in curves.items() if points):
-        colour, mark = LIGHT.lines[number % len(LIGHT.lines)], MARKS[number % len(MARKS)]
-        values, heights = [value for value, _ in points], [height.mean for _, height in points]
-        bars = [height.deviation or 0.0 for _, height in points]
-        look: dict[str, Any] = {"linestyle": "-", "color": colour, "marker": mark}
-        if label == floor:
-            look = {"linestyle": "--", "color": LIGHT.ink}
-        axes.errorbar(values, heights, yerr=bars if any(bars) else None, capsize=3, label=label, **look)
+        _draw(axes, label, points, DASHED if label == floor else _look(number))
     if zero:
         axes.axhline(0, color=LIGHT.ink, linewidth=1)
     if logarithmic:
-        axes.set_xscale("log")
-        ticks = sorted({value for points in curves.values() for value, _ in points})
-        axes.set_xticks(ticks, [f"{tick:,g}" if tick < 1e3 else f"{tick:,.0f}" for tick in ticks])
-        axes.minorticks_off()
+        _make_logarithmic_across(axes, sorted({value for points in curves.values() for value, _ in points}))
     if logarithmic_up:
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        ticks = [tick for tick in STEPS if low <= tick <= high]
-        axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
-        axes.minorticks_off()
+        _make_logarithmic_up(axes)
     axes.set_title(title, color=LIGHT.ink, fontsize=13, loc="left", pad=10)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    axes.grid(visible=True, color=LIGHT.faint, linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
+    add_grid(axes, LIGHT)
     axes.legend(frameon=False, fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor=LIGHT.ground)
-    return buffer.getvalue()
+    return as_png(figure, LIGHT)
+
+
+def _look(number: int) -> dict[str, Any]:
+    return {"linestyle": "-", "color": LIGHT.lines[number % len(LIGHT.lines)], "marker": MARKS[number % len(MARKS)]}
+
+
+def _draw(axes: Axes, label: str, points: Sequence[Point], look: Mapping[str, Any]) -> None:
+    values, heights = [value for value, _ in points], [height.mean for _, height in points]
+    bars = [height.deviation or 0.0 for _, height in points]
+    axes.errorbar(values, heights, yerr=bars if any(bars) else None, capsize=3, label=label, **look)
+
+
+def _make_logarithmic_across(axes: Axes, ticks: Sequence[float]) -> None:
+    """With a mark at every point."""
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:,g}" if tick < 1e3 else f"{tick:,.0f}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def _make_logarithmic_up(axes: Axes) -> None:
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in STEPS if low <= tick <= high]
+    axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+    axes.minorticks_off()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from varsmooth.errors import InputError
+from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread, spread
 from varsmooth.report.runs import RunSummary, compared_config, group_runs, load_run
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, corpus_plan
@@ -110,26 +111,12 @@ def _unseeded(name: str) -> str:
     return match[1] if match else name
 
 
-def result_of(run: RunSummary, split: str, predict: str | None = None, *, tuned: bool = False) -> Result | None:
-    """Return the result by a prediction, the recipe's own unless told, at temperature 1 or at the tuned one."""
-    wanted = (split, predict or own_prediction(run), tuned)
-    for entry in run.results:
-        if (entry.get("split"), entry.get("predict"), entry.get("tuned_temperature")) == wanted:
-            return entry
-    return None
-
-
 def sampled_result(run: RunSummary, split: str, average: str) -> Result | None:
     """Return the result of draws."""
     for entry in run.results:
         if (entry.get("split"), entry.get("predict"), entry.get("average")) == (split, "sample", average):
             return entry
     return None
-
-
-def own_prediction(run: RunSummary) -> str:
-    """How the run predicts by its own configuration."""
-    return str((run.record.get("config") or {}).get("smoothing", {}).get("predict", "mode"))
 
 
 def over_seeds(runs: Sequence[RunSummary], figure: Callable[[RunSummary], float | None]) -> Spread | None:
@@ -147,14 +134,14 @@ def difference(one: Spread, other: Spread) -> Spread:
 
 def perplexity(runs: Sequence[RunSummary], split: str, predict: str | None = None, *, tuned: bool = False) -> Spread | None:
     """Return the perplexity over seeds."""
-    return over_seeds(runs, lambda run: _figure(result_of(run, split, predict, tuned=tuned)))
+    return over_seeds(runs, lambda run: _figure(result_of(run.record, split, predict, tuned=tuned)))
 
 
 def scaled_perplexity(runs: Sequence[RunSummary], split: str) -> Spread | None:
     """Return the perplexity with scales of context and bias tuned on valid, over seeds; older records have none."""
 
     def figure(run: RunSummary) -> float | None:
-        found = ((result_of(run, split, tuned=True) or {}).get("scaled") or {}).get("perplexity")
+        found = ((result_of(run.record, split, tuned=True) or {}).get("scaled") or {}).get("perplexity")
         return None if found is None else float(found)
 
     return over_seeds(runs, figure)

@@ -8,12 +8,23 @@ from functools import partial
 from typing import Any
 
 from varsmooth.evaluate import Band
+from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
 from varsmooth.reproduce.jobs import table_group
-from varsmooth.reproduce.markdown import not_run, pair, paper_shown, paragraphs, seeds_shown, shown
+from varsmooth.reproduce.markdown import (
+    NOT_RUN,
+    PagePart,
+    pair,
+    paper_shown,
+    paragraphs,
+    records_table,
+    seeds_shown,
+    shown,
+    table_with_gaps,
+)
 from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import (
     Records,
@@ -21,7 +32,6 @@ from varsmooth.reproduce.records import (
     over_seeds,
     passed_over,
     perplexity,
-    result_of,
     sampled_perplexity,
     scaled_perplexity,
 )
@@ -31,7 +41,7 @@ BASELINE = "vanilla"
 Runs = dict[str, list[RunSummary]]
 
 
-def main_table(records: Records, plan: CorpusPlan, group: str) -> str:
+def main_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
     """Return valid and test perplexity by each row's own prediction beside the paper's; missing rows leave gaps."""
     size = int(group.partition("-")[0])
     runs = records.runs(plan.name, group)
@@ -40,11 +50,11 @@ def main_table(records: Records, plan: CorpusPlan, group: str) -> str:
     rows = [_main_row(plan.name, size, row, runs.get(row.name, [])) for row in plan.rows]
     missing = [row.label for row in plan.rows if row.name not in runs]
     told = [_gains(plan, runs), _interpolation(plan.name, size, runs), passed_over(records.group(plan.name, group))]
-    return paragraphs(markdown.table(header, rows), *told, not_run(missing, len(plan.rows)))
+    return table_with_gaps(paragraphs(markdown.table(header, rows), *told), missing, empty=len(missing) == len(rows))
 
 
-def predictions_table(records: Records, plan: CorpusPlan, group: str) -> str:
-    """Return every prediction, valid / test, at temperature 1 and at the one tuned on valid; empty without records."""
+def predictions_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
+    """Return every prediction, valid / test, at temperature 1 and at the one tuned on valid."""
     runs = records.runs(plan.name, group)
     rows = []
     for row in _present(plan, runs):
@@ -56,10 +66,10 @@ def predictions_table(records: Records, plan: CorpusPlan, group: str) -> str:
         ]
         rows.append([row.label, *cells])
     header = ["model", *PREDICTIONS, *(f"{predict}, tuned temperature" for predict in PREDICTIONS)]
-    return markdown.table(header, rows) if rows else ""
+    return records_table(header, rows)
 
 
-def sampling_table(records: Records, plan: CorpusPlan) -> str:
+def sampling_table(records: Records, plan: CorpusPlan) -> PagePart:
     """Return development perplexities by draws beside the paper's, which averages log-likelihoods."""
     rows, missing = [], []
     for size in SIZES:
@@ -73,12 +83,12 @@ def sampling_table(records: Records, plan: CorpusPlan) -> str:
             fixed = perplexity(members, "valid")
             rows.append([row.label, str(size), paper_shown(paper.get(row.name)), *map(shown, draws), shown(fixed)])
     if not rows:
-        return "The paper has no figures for this corpus."
+        return PagePart("The paper has no figures for this corpus.", empty=True)
     header = ["model", "size", "paper", "log-likelihoods averaged", "probabilities averaged", "without draws"]
-    return paragraphs(markdown.table(header, rows), not_run(missing, len(rows)))
+    return table_with_gaps(markdown.table(header, rows), missing, empty=len(missing) == len(rows))
 
 
-def speed_table(records: Records, plan: CorpusPlan, group: str) -> str:
+def speed_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
     """Return after how many steps each row reaches the development perplexity that the paper's tied vanilla ends with."""
     goal = paper_cell(plan.name, int(group.partition("-")[0]), BASELINE).valid or 0.0
     runs = records.runs(plan.name, group)
@@ -87,16 +97,16 @@ def speed_table(records: Records, plan: CorpusPlan, group: str) -> str:
         members = runs[row.name]
         rows.append([row.label, steps_shown(members, goal), shown(members[0].record.get("steps"), 0)])
     header = ["model", f"steps to {goal} on valid", "steps in all"]
-    return markdown.table(header, rows) if rows else not_run(["speed"], 1)
+    return records_table(header, rows)
 
 
-def bands_table(records: Records, plan: CorpusPlan, group: str) -> str:
+def bands_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
     """Return test perplexity by the target's training count, vanilla beside the best smoothing row, each at its temperature."""
     runs = records.runs(plan.name, group)
     best = best_smoothing(plan, runs)
-    first = result_of(runs[BASELINE][0], "test", tuned=True) if BASELINE in runs else None
+    first = result_of(runs[BASELINE][0].record, "test", tuned=True) if BASELINE in runs else None
     if best is None or first is None or not first.get("bands"):
-        return not_run(["bands"], 1)
+        return NOT_RUN
     bands = first["bands"]
     header = ["training count of the target", *map(_band_name, bands)]
     share = [f"{band['tokens'] / first['tokens']:.1%}" for band in bands]
@@ -106,23 +116,23 @@ def bands_table(records: Records, plan: CorpusPlan, group: str) -> str:
         figures[name] = [_band_perplexity(runs[name], index) for index in range(len(bands))]
         rows.append([label, *map(shown, figures[name])])
     gains = [_relative(*both) for both in zip(figures[BASELINE], figures[best.name], strict=True)]
-    return markdown.table(header, [*rows, ["change", *gains]])
+    return records_table(header, [*rows, ["change", *gains]])
 
 
-def calibration_table(records: Records, plan: CorpusPlan, group: str) -> str:
+def calibration_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
     """Return the expected calibration error on test before and after the temperature, and the temperature."""
     runs = records.runs(plan.name, group)
     rows = []
     for row in _present(plan, runs):
         members = runs[row.name]
-        temperature = over_seeds(members, lambda run: (result_of(run, "test", tuned=True) or {}).get("temperature"))
+        temperature = over_seeds(members, lambda run: (result_of(run.record, "test", tuned=True) or {}).get("temperature"))
         errors = [over_seeds(members, partial(_calibration_error, tuned=tuned)) for tuned in (False, True)]
         rows.append([row.label, *(shown(error, 4) for error in errors), shown(temperature, 3)])
     header = ["model", "error at temperature 1", "at the tuned temperature", "temperature"]
-    return markdown.table(header, rows) if rows else not_run(["calibration"], 1)
+    return records_table(header, rows)
 
 
-def headline_table(records: Records) -> str:
+def headline_table(records: Records) -> PagePart:
     """Return test perplexities of the headline rows, eight at most: the paper's, ours in its setting, and ours tuned."""
     plans = list(corpora().values())
     header = ["model", "units"]
@@ -157,7 +167,7 @@ def headline_table(records: Records) -> str:
         "The smoothing row that is best on the development set, against the tied vanilla LSTM, test perplexity, each at its "
         f"tuned temperature: {'; '.join(gains)}."
     )
-    return paragraphs(markdown.table(header, rows), told if gains else "", "" if known else not_run(["all"], 1))
+    return table_with_gaps(paragraphs(markdown.table(header, rows), told if gains else ""), empty=not known)
 
 
 def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
@@ -242,7 +252,7 @@ def _band_name(band: dict[str, Any]) -> str:
 
 def _band_perplexity(runs: Sequence[RunSummary], index: int) -> Spread | None:
     def figure(run: RunSummary) -> float | None:
-        bands = (result_of(run, "test", tuned=True) or {}).get("bands") or []
+        bands = (result_of(run.record, "test", tuned=True) or {}).get("bands") or []
         return Band(**bands[index]).perplexity if index < len(bands) else None
 
     return over_seeds(runs, figure)
@@ -253,5 +263,5 @@ def _relative(plain: Spread | None, smoothed: Spread | None) -> str:
 
 
 def _calibration_error(run: RunSummary, tuned: bool) -> float | None:
-    found = (result_of(run, "test", tuned=tuned) or {}).get("calibration") or {}
+    found = (result_of(run.record, "test", tuned=tuned) or {}).get("calibration") or {}
     return found.get("error")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from varsmooth.config import to_toml
+from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread, spread
 from varsmooth.fleet.crew import read_record
 from varsmooth.sweep.board import Board
@@ -169,12 +170,8 @@ def _test_perplexity(out: Path | None, run: str | None) -> float | None:
     """The test perplexity by the recipe's own prediction, where the run is at hand."""
     if run is None or (out is None and not Path(run).is_absolute()):
         return None
-    record = read_record((out or Path()) / run)
-    predict = record.get("config", {}).get("smoothing", {}).get("predict")
-    for result in record.get("results", []):
-        if (result["split"], result["predict"], result["tuned_temperature"]) == ("test", predict, False):
-            return float(result["perplexity"]) if result["perplexity"] is not None else None
-    return None
+    found = result_of(read_record((out or Path()) / run), "test")
+    return None if found is None or found["perplexity"] is None else float(found["perplexity"])
 
 
 def _importance(stage: Stage, complete: list[FrozenTrial]) -> tuple[dict[str, float] | None, str | None]:
