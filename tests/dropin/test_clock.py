@@ -304,7 +304,7 @@ def test_a_checkpointed_head_keeps_its_labels_or_refuses():
     for seed in range(2):
         handles[0].labels(ids(seed=seed + 5))
         losses.append(loss_of(model(ids(seed=seed)), ids(seed=seed + 5)))
-    with pytest.raises(InputError, match="whose labels it needs cannot be told"):
+    with pytest.raises(InputError, match="its own draws cannot be told"):
         sum(losses).backward()
 
 
@@ -312,7 +312,7 @@ def test_recomputation_that_cannot_be_told_apart_is_refused():
     model = recurrent()
     smooth(model, proposal())
     both = [loss_of(checkpoint(model, ids(seed=seed), use_reentrant=False), ids()) for seed in (0, 1)]
-    with pytest.raises(InputError, match="which one cannot be told"):
+    with pytest.raises(InputError, match="its own draws cannot be told"):
         sum(both).backward()
 
 
@@ -395,6 +395,14 @@ def test_under_position_scope_look_ups_of_one_pass_differ():
     smooth(model, proposal(gamma=1.0), output="none", scope="position")
     vectors = model(torch.full((1, 8), 3))[0]
     assert len(vectors.unique(dim=0)) > 4
+
+
+def test_under_position_scope_look_ups_of_one_checkpointed_pass_are_refused():
+    model = StepByStep()
+    smooth(model, proposal(), output="none", scope="position")
+    vectors = checkpoint(model, ids(), use_reentrant=False)
+    with pytest.raises(InputError, match="several look-ups, and which one cannot be told"):
+        vectors.sin().sum().backward()
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -2,7 +2,8 @@
 
 The rule: the step advances when an optimiser that trains the model has stepped; until then every forward pass is a further
 part of the same batch. So two micro-batches draw what one batch of both would draw, and processes what one process would.
-A pass that runs inside backward is a recomputation (activation checkpointing) and sees the draw of the pass it repeats.
+A pass that runs inside backward is a recomputation (activation checkpointing): it sees the draw of the pass it repeats, or is
+refused where a later pass or step has taken its place.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class Window:
     """One forward pass: what its draws are keyed by, and what the head must know of the input."""
 
     key: DrawKey
+    first_node: int
+    """autograd numbers its nodes as it makes them: no node of this pass has a lower number"""
+    first_node_of_step: int
     first_sequence: int = 0
     columns: int = 0
     lookups: int = 0
@@ -68,19 +72,25 @@ class Clock:
     _unnoticed: int = 0
     _passes: int = 0
     _recomputed: bool = False
+    _nodes_before: int = 0
+    """made by autograd when a pass last began or ended"""
 
     def begin(self) -> Window:
-        """Start the window of a forward pass, or return that of the pass which backward is recomputing."""
-        if recomputing():
-            return self._repeated()
+        """Start the window of a forward pass."""
         _CLOCKS.add(self)  # here, so that the clock of a copied model is known too
         self.settle()
         self._moved = self._drawn_since = True
         self._passes = 1 if self._recomputed else self._passes + 1
         self._recomputed = False
-        self.window = Window(DrawKey(self.seed, self.step), labels=self.given_labels)
+        first = self._first_node()
+        first_of_step = first if self.window is None else min(first, self.window.first_node_of_step)
+        self.window = Window(DrawKey(self.seed, self.step), first, first_of_step, labels=self.given_labels)
         self.given_labels = None
         return self.window
+
+    def end(self) -> None:
+        """The model's own forward has ended."""
+        self.inside, self._nodes_before = False, _nodes_made()
 
     def columns(self, count: int, scope: Scope) -> tuple[Window, int]:
         """Return the window of a look-up of ``count`` sequences, and the first of them in the global batch.
@@ -101,23 +111,18 @@ class Clock:
         return window, window.first_sequence
 
     def _columns_again(self, scope: Scope) -> tuple[Window, int]:
-        window = self._repeated()
-        if (self._passes > 1 and scope != "batch") or (window.lookups > 1 and scope == "position"):
+        window = self._repeated(own=scope != "batch")
+        if window.lookups > 1 and scope == "position":
             raise InputError(
                 "a checkpointed embedding is recomputed after several look-ups, and which one cannot be told; "
-                "call backward after each forward pass, leave the embedding out of the checkpoint, or use scope='batch'"
+                "leave the embedding out of the checkpoint, or use another scope than 'position'"
             )
         return window, window.first_sequence
 
     def current(self, *, with_labels: bool) -> Window:
         """Return the window that a head belongs to; ``with_labels``: its own, not just one of the same step."""
         if recomputing():
-            if with_labels and self._passes > 1:
-                raise InputError(
-                    "a checkpointed head is recomputed after several forward passes, and whose labels it needs cannot be "
-                    "told; call backward after each forward pass, or leave the head out of the checkpoint"
-                )
-            return self._repeated()
+            return self._repeated(own=with_labels)
         return self.begin() if self.window is None else self.window
 
     def settle(self) -> None:
@@ -188,11 +193,27 @@ class Clock:
         self.sequences, self._moved, self._passes, self._recomputed, self.pending = 0, False, 0, False, False
         self.window = None
 
-    def _repeated(self) -> Window:
-        self._recomputed = True
-        if self.window is None:
-            self.window = Window(DrawKey(self.seed, self.step))
-        return self.window
+    def _first_node(self) -> int:
+        """Return a number that every node of the pass that begins will have or exceed."""
+        before, made = self._nodes_before, _nodes_made()
+        self._nodes_before = made
+        if torch.is_grad_enabled():
+            return made
+        # A reentrant checkpoint makes its one node before it runs the pass; ``before`` may be of another thread.
+        return min(before, made - 1)
+
+    def _repeated(self, *, own: bool) -> Window:
+        """Return the window of the pass that backward recomputes; unless its ``own`` is needed, any of its step will do."""
+        window, self._recomputed = self.window, True
+        # Numbers alone do not tell a reentrant checkpoint's pass from a later one without gradients.
+        several = own and self._passes > 1
+        if window is None or several or _backward_is_before(window.first_node if own else window.first_node_of_step):
+            raise InputError(
+                "a checkpointed embedding or head is recomputed after a later pass or step, and its own draws cannot be told; "
+                "call backward for each loss of a pass before the next pass or step, leave the embedding and the head out of "
+                "the checkpoint, or, for passes of one step, use scope='batch' and another output than 'target'"
+            )
+        return window
 
 
 def outside_compile(function: Function) -> Function:
@@ -204,6 +225,17 @@ def outside_compile(function: Function) -> Function:
 def recomputing() -> bool:
     """Whether backward is running, so that a forward pass is a recomputation."""
     return torch._C._current_graph_task_id() != -1
+
+
+def _nodes_made() -> int:
+    """Return how many nodes autograd has made in this thread, which is the number of the next."""
+    return torch._C._autograd._get_sequence_nr()
+
+
+def _backward_is_before(number: int) -> bool:
+    """Whether backward has come to a node that was made before the one of that number."""
+    node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+    return node is not None and node._sequence_nr() < number
 
 
 def _processes() -> tuple[int, int]:

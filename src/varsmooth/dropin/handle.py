@@ -250,7 +250,7 @@ class SmoothingHandle:
     @outside_compile
     def _after(self, *_: object) -> None:
         if not recomputing():
-            self.clock.inside = False
+            self.clock.end()
 
     def _shifted(self, labels: Tensor) -> Tensor:
         time = 1 if self.settings.batch_first else 0
