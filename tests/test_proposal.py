@@ -46,6 +46,30 @@ def test_blank_by_hand():
     assert not proposal.noises_output
 
 
+def test_rare_words_are_spared_by_hand():
+    proposal = Proposal.kneser_ney(COUNTS, 0.3)
+    spared = proposal.sparing(COUNTS, below=2)
+    assert torch.allclose(spared.rate, 0.3 * torch.tensor([2 / 3, 1, 0, 0, 0, 0]))
+    assert torch.equal(spared.probs, proposal.probs)
+    assert spared.noises_output
+    assert torch.equal(proposal.sparing(COUNTS, 0).rate, proposal.rate)
+    assert proposal.sparing(COUNTS, 4).silent
+    assert not proposal.silent, "the proposal itself has not changed"
+
+
+def test_sparing_words_leaves_the_blank_as_it_is():
+    proposal = Proposal.blank(7, gamma=0.25, blank_id=6).sparing(COUNTS, below=2)
+    assert proposal.rate.tolist() == [0.25, 0.25, 0, 0, 0, 0, 0]
+    assert proposal.probs.tolist() == [0, 0, 0, 0, 0, 0, 1]
+
+
+def test_what_cannot_be_spared_is_refused():
+    with pytest.raises(ValueError, match="below must be at least 0, got -1"):
+        Proposal.kneser_ney(COUNTS, 0.3).sparing(COUNTS, -1)
+    with pytest.raises(ValueError, match="counts are of 6 words, the proposal of 5"):
+        Proposal.blank(5, 0.1, 4).sparing(COUNTS, 1)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("gamma", [-0.1, 1.5, math.nan, math.inf])
 def test_gamma_out_of_range_is_named(scheme, gamma):

@@ -68,6 +68,19 @@ class Proposal:
         """As absolute discounting, by a word that follows many distinct words; data noising replaces the label too."""
         return cls(_discount_rate(counts, gamma), _share(counts.distinct_before), noises_output=True)
 
+    def sparing(self, counts: Counts, below: int) -> Proposal:
+        """Return the same proposal, but for words that occur fewer than ``below`` times: they are not replaced.
+
+        They still replace others. Rows past the words that were counted, such as a blank's, stay as they are.
+        """
+        if below < 0:
+            raise InputError(f"below must be at least 0, got {below}")
+        if counts.vocab_size > self.vocab_size:
+            raise InputError(f"counts are of {counts.vocab_size} words, the proposal of {self.vocab_size}")
+        rate = self.rate.clone()
+        rate[: counts.vocab_size][(counts.unigram < below).to(rate.device)] = 0
+        return Proposal(rate, self.probs, self.noises_output)
+
     @property
     def vocab_size(self) -> int:
         return self.rate.numel()

@@ -129,7 +129,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
-    names = {"gamma", "ablation", "beside-dropout", "length", "grid", "alone", "data-size", "data-size-zero"}
+    names = {"gamma", "ablation", "beside-dropout", "rare-words", "length", "grid", "alone", "data-size", "data-size-zero"}
     assert set(named_experiments()) == names | set(TUNED_ALIKE)
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:

@@ -113,8 +113,8 @@ def reproduce(
     budget
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
-        Instead of the table: gamma, ablation, beside-dropout, length, grid, alone, tuning-paper, tuning-512, tuning-rate,
-        tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
+        Instead of the table: gamma, ablation, beside-dropout, rare-words, length, grid, alone, tuning-paper, tuning-512,
+        tuning-rate, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
     points
         With --experiment that draws a curve: some of its values, with commas between them; all of them unless given.
     choose_from

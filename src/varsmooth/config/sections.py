@@ -69,6 +69,7 @@ class SmoothingConfig:
     method: Method = option("none", "no smoothing, data noising (the predecessor), or variational smoothing")
     scheme: Scheme = option("kneser-ney", "what may replace a word, and how often")
     gamma: Probability = option(0.2, "strength: the rate, or its factor where the rate depends on counts")
+    spare_below: SizeOrNone = option(0, "words that occur less often in train are never replaced; 0: all may be")
     granularity: Granularity = option("word", "choose a replacement per word, or per word and dimension")
     scope: Scope = option("sequence", "how long an input draw lasts: over the sequence, over the batch, or for one position")
     output: OutputRule = option("none", "replaced on the output side: nothing, the target where the input was, or the table")

@@ -15,9 +15,13 @@ from varsmooth.train.parallel import local_rank, processes
 
 def build_proposal(config: Config, counts: Counts) -> Proposal | None:
     """Return the proposal that ``smoothing`` asks for; a blank is one row past the words."""
-    gamma, words = config.smoothing.gamma, counts.vocab_size
     if config.smoothing.method == "none":
         return None
+    return _scheme(config, counts).sparing(counts, config.smoothing.spare_below)
+
+
+def _scheme(config: Config, counts: Counts) -> Proposal:
+    gamma, words = config.smoothing.gamma, counts.vocab_size
     match config.smoothing.scheme:
         case "blank":
             return Proposal.blank(words + 1, gamma, blank_id=words)
