@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from runs_for_tests import record, result
 from varsmooth.cli import main
 from varsmooth.config import Config, to_mapping
 from varsmooth.recipe import load_recipe
+from varsmooth.reproduce.experiments import named_experiments
 from varsmooth.reproduce.matching import standard_checksums
 from varsmooth.reproduce.records import planned_jobs
 from varsmooth.train.trainer import Trainer
@@ -147,3 +149,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Trainer, "step", watched)
     return taken
+
+
+@pytest.fixture
+def two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curve over shares with one point, one arm and two trials."""
+    experiment = named_experiments()["data-size"]
+    arm = replace(experiment.arms[0], grids=(({"train.lr": 0.01}, {"train.lr": 1e-7}),))
+    small = replace(experiment, arms=(arm,), values=(0.5,), steps=(6,), final_seeds=(1, 2), in_table=None)
+    monkeypatch.setitem(named_experiments(), "data-size", small)

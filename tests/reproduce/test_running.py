@@ -167,15 +167,6 @@ def test_a_run_that_fails_is_named_and_has_no_record(run, tmp_path, data, steps,
     assert not (tmp_path / "results" / "ptb" / "512-paper").exists()
 
 
-@pytest.fixture
-def two_rounds(monkeypatch):
-    """The curve over shares with one point, one arm and two trials."""
-    experiment = named_experiments()["data-size"]
-    arm = replace(experiment.arms[0], grids=(({"train.lr": 0.01}, {"train.lr": 1e-7}),))
-    small = replace(experiment, arms=(arm,), values=(0.5,), steps=(6,), final_seeds=(1, 2), in_table=None)
-    monkeypatch.setitem(named_experiments(), "data-size", small)
-
-
 def test_the_best_of_an_experiments_trials_is_run_in_full_by_the_same_call(run, tmp_path, data, steps, two_rounds):
     arguments = ["reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data)]
     assert run(*arguments)[0] == 0
@@ -332,6 +323,12 @@ def test_sessions_at_the_same_time_each_leave_their_line(tmp_path):
         (["--choose-from", "x", "--dry-run"], "--choose-from does not go with --dry-run"),
         (["--experiment", "gamma", "--size", 1024], "--experiment does not go with --size or --setting"),
         (["--experiment", "gamma", "--setting", "tuned"], "--experiment does not go with --size or --setting"),
+        (["--all", "--setting", "tuned"], "--all does not go with --size or --setting"),
+        (["--all", "--experiment", "gamma"], "--experiment does not go with --all"),
+        (["--all", "--finalists", 2], "--finalists does not go with --all"),
+        (["--all", "--rows", "vanilla"], "--all does not go with --rows"),
+        (["--all", "--seeds", "1"], "--all does not go with --seeds"),
+        (["--all", "--points", "0.1"], "--points goes with an --experiment"),
     ],
 )
 def test_flags_that_would_be_passed_over_are_refused(run, tmp_path, flags, message):

@@ -25,6 +25,8 @@ from varsmooth.reproduce import (
     Choice,
     Job,
     Setting,
+    all_final_jobs,
+    all_jobs,
     build_page,
     choose,
     choose_among,
@@ -62,6 +64,7 @@ def reproduce(
     budget: Budget = "full",
     experiment: str | None = None,
     points: str | None = None,
+    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
     choose_from: Path | None = None,
     finalists: int | None = None,
     out: Path | None = None,
@@ -90,6 +93,7 @@ def reproduce(
         varsmooth reproduce ptb --experiment gamma
         varsmooth reproduce wikitext-2 --experiment data-size --points 0.05,0.1
         varsmooth reproduce ptb --size 1024 --minutes 9 --within 25
+        varsmooth reproduce wikitext-2 --all --dry-run
         varsmooth reproduce ptb --setting tuned --choose-from sweeps/tuning
         varsmooth reproduce ptb --setting tuned --finalists 3
         varsmooth reproduce ptb --from-records --write-docs
@@ -117,6 +121,9 @@ def reproduce(
         tuning-rate, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
     points
         With --experiment that draws a curve: some of its values, with commas between them; all of them unless given.
+    all_
+        Every table and experiment of the corpus in one fleet, tables first, as far as what they build on has been chosen
+        (--choose-from); `alone` and `cost`, which need the machine to themselves, are left out.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them. Trials that it has already stay.
@@ -148,7 +155,7 @@ def reproduce(
     plan = corpus_plan(corpus)
     out = out or Path("runs/reproduce") / corpus
     chosen_path = results / corpus / FILE
-    _refuse_together(choose_from=choose_from, finalists=finalists, experiment=experiment)
+    _refuse_together(choose_from=choose_from, finalists=finalists, experiment=experiment, all=all_)
     if choose_from is not None:
         _refuse_together("choose-from", rows=rows, seeds=seeds, points=points, dry_run=dry_run, from_records=from_records)
         return _say_chosen(choose(choose_from, plan, setting, chosen_path), json_)
@@ -162,9 +169,13 @@ def reproduce(
         _refuse_together("finalists", seeds=seeds, from_records=from_records)
         jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=wanted["arms"])
         work = _Work(f"{corpus}/chosen", jobs)
+    elif all_:
+        _refuse_together("all", rows=rows, seeds=seeds)
+        _refuse_table("all", size, setting)
+        further = partial(all_final_jobs, plan, chosen, results, budget)
+        work = _Work("headline", [*further(), *all_jobs(plan, chosen, budget)], further)
     elif experiment is not None:
-        if (size, setting) != (512, "paper"):
-            raise InputError("--experiment does not go with --size or --setting: every experiment has its own")
+        _refuse_table("experiment", size, setting)
         part = _experiment_part(corpus, experiment, budget)
         if experiment == COST:
             _refuse_together("experiment cost", rows=rows, seeds=seeds, budget=budget != "full")
@@ -235,6 +246,11 @@ def _refuse_together(first: str = "", **given: object) -> None:
     names = [*([first] if first else []), *(name.replace("_", "-") for name, value in given.items() if value)]
     if len(names) > 1:
         raise InputError(f"--{names[0]} does not go with --{names[1]}")
+
+
+def _refuse_table(flag: str, size: int, setting: Setting) -> None:
+    if (size, setting) != (512, "paper"):
+        raise InputError(f"--{flag} does not go with --size or --setting: they name a table, and every experiment has its own")
 
 
 def _experiment_part(corpus: str, experiment: str, budget: Budget) -> str:

@@ -4,6 +4,7 @@ from varsmooth.reproduce.catalogue import Budget, Setting, corpora, corpus_plan
 from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Choice, Chosen, TuningTrial, best_of, read_chosen, write_chosen
 from varsmooth.reproduce.documents import stale_documents, write_documents
+from varsmooth.reproduce.everything import all_final_jobs, all_jobs
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.finalists import choose_among, finalist_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
@@ -19,6 +20,8 @@ __all__ = [
     "Page",
     "Setting",
     "TuningTrial",
+    "all_final_jobs",
+    "all_jobs",
     "best_of",
     "build_page",
     "choose",

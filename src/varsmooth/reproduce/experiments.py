@@ -110,6 +110,15 @@ def possible_final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, **p
     return _jobs(experiment, corpus, chosen, part, part.get("seeds") or experiment.final_seeds, ending=FINAL)
 
 
+def is_known(experiment: Experiment, chosen: Chosen, budget: Budget = "full") -> bool:
+    """Whether it can be said which runs an experiment has: what it builds on was chosen, and the budget goes with it."""
+    return (experiment.setting == "paper" or chosen.has_tuned(min(SIZES))) and _goes_with(experiment, budget)
+
+
+def _goes_with(experiment: Experiment, budget: Budget) -> bool:
+    return budget == "full" or experiment.vary != "train.steps"
+
+
 def _jobs(
     experiment: Experiment,
     corpus: str,
@@ -120,7 +129,7 @@ def _jobs(
     ending: str = "",
 ) -> list[Job]:
     budget = part.get("budget", "full")
-    if budget != "full" and experiment.vary == "train.steps":
+    if not _goes_with(experiment, budget):
         raise InputError(f"--budget {budget} does not go with --experiment {experiment.name}, which is about the length itself")
     group = group_of(experiment, budget)
     jobs = []

@@ -16,7 +16,7 @@ from varsmooth.experiment.seeds import Spread, spread
 from varsmooth.report.runs import RunSummary, compared_config, group_runs, load_run
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, corpus_plan
 from varsmooth.reproduce.chosen import FILE, read_chosen
-from varsmooth.reproduce.experiments import experiment_jobs, group_of, named_experiments, possible_final_jobs
+from varsmooth.reproduce.experiments import experiment_jobs, group_of, is_known, named_experiments, possible_final_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.markdown import paragraphs, told
 from varsmooth.reproduce.matching import diverged, fits, has_ended
@@ -99,9 +99,7 @@ def planned_jobs(results: Path, corpus: str, group: str) -> list[Job]:
             return table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=rows) if rows else []
     for budget, experiment in itertools.product(BUDGETS, named_experiments().values()):
         if group == group_of(experiment, budget):
-            known = experiment.setting == "paper" or chosen.has_tuned(min(SIZES))
-            known = known and (budget == "full" or experiment.vary != "train.steps")
-            kinds = (experiment_jobs, possible_final_jobs) if known else ()
+            kinds = (experiment_jobs, possible_final_jobs) if is_known(experiment, chosen, budget) else ()
             return [job for kind in kinds for job in kind(experiment, corpus, chosen, budget=budget)]
     return []
 
