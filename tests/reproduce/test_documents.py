@@ -35,10 +35,15 @@ def test_the_readme_tells_where_the_tuned_rows_meet():
 def test_the_readme_tells_what_smoothing_gains_on_little_text():
     found = curves(named_experiments()["data-size"], Records(ROOT / "results/reproduce"), "wikitext-2")
     plain = dict(found["vanilla"])
-    (tenth, twentieth) = (dict(gain_curves(found)["element-wise smoothing, Kneser-Ney"])[share] for share in (0.1, 0.05))
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    gain = f"{tenth.mean:.1f} ±{tenth.deviation:.1f} off the plain model's test perplexity of {plain[0.1].mean:.1f}"
-    assert f"{gain}, on a twentieth {twentieth.mean:.1f} ±{twentieth.deviation:.1f} off {plain[0.05].mean:.1f};" in text
+    gains = {label: dict(points) for label, points in gain_curves(found).items()}
+    word, element, noising = (
+        [f"{gains[label][share].mean:.1f} ±{gains[label][share].deviation:.1f}" for share in (0.05, 0.1)]
+        for label in ("word smoothing, Kneser-Ney", "element-wise smoothing, Kneser-Ney", "data noising, Kneser-Ney")
+    )
+    assert f"{word[0]} off the plain model's test perplexity of {plain[0.05].mean:.1f}" in text
+    assert f"on a tenth {word[1]} off {plain[0.1].mean:.1f}, element-wise smoothing {element[0]} and {element[1]}," in text
+    assert f"data noising {noising[0]} and {noising[1]}, every arm" in text
 
 
 def _tuned_test_perplexity(record):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.experiment_tables import choices_table, experiment_table
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.page import build_page
-from varsmooth.reproduce.records import Records
+from varsmooth.reproduce.records import Records, best_prediction
 from varsmooth.reproduce.shares import data_for, first_lines
 from varsmooth.reproduce.trials import final_jobs
 
@@ -67,8 +68,8 @@ def test_what_was_chosen_without_final_runs_is_told_at_the_tuned_temperature(res
     for number, test in ((1, 90.0), (2, 80.0)):
         keep("vanilla", test, group=experiment.name, name=f"vanilla-0.05-v{number}", corpus="wikitext-2")
     header, _, *rows = choices_table(small, Records(results), "wikitext-2").text.splitlines()
-    assert header.endswith("| its valid, tuned temperature |")
-    assert rows == ["| 0.05 | vanilla | `dropout.tables=0.6`, `train.l2=0.001` | 2 | 83.00 |"]
+    assert header.endswith("| its valid, tuned temperature | best prediction on valid |")
+    assert rows == ["| 0.05 | vanilla | `dropout.tables=0.6`, `train.l2=0.001` | 2 | 83.00 | mode |"]
 
 
 def test_the_data_size_curve_is_of_final_runs_and_shows_what_was_chosen(results, keep):
@@ -90,15 +91,44 @@ def test_the_data_size_curve_is_of_final_runs_and_shows_what_was_chosen(results,
     assert len(cost.splitlines()) == 3
     _, _, *chosen = parts["wikitext-2/data-size/chosen"].splitlines()
     assert chosen == [
-        "| 0.05 | vanilla | `dropout.tables=0.8` | 8 | 91.00 |",
-        "| 0.05 | element-wise smoothing, Kneser-Ney | `dropout.tables=0.8`, `smoothing.gamma=0.3` | 8 | 91.00 |",
+        "| 0.05 | vanilla | `dropout.tables=0.8` | 8 | 91.00 | mode |",
+        "| 0.05 | element-wise smoothing, Kneser-Ney | `dropout.tables=0.8`, `smoothing.gamma=0.3` | 8 | 91.00 | mean |",
     ]
+
+
+def test_small_data_is_shown_by_the_prediction_that_is_best_on_valid(results, keep):
+    keep_trials(keep, "smoothing-kneser-ney", "word", 0.05, VALID)
+    for seed, (mean, other) in enumerate([(80.0, 90.0), (82.0, 70.0)], start=1):
+        about = {"group": "data-size", "name": "word-0.05-v6-final", "seed": seed, "corpus": "wikitext-2"}
+        folder = keep("smoothing-kneser-ney", other, **about)
+        path = folder / "record.json"
+        content = json.loads(path.read_text())
+        by_mode = [entry for entry in content["results"] if entry["tuned_temperature"]]
+        for entry, figure in zip(by_mode, (mean - 10, mean + 1), strict=True):  # valid, test
+            scaled = {**entry["scaled"], "perplexity": figure - 0.25}
+            content["results"].append({**entry, "predict": "mean", "perplexity": figure, "scaled": scaled})
+        path.write_text(json.dumps(content))
+    found = experiment_table(DATA_SIZE, Records(results), "wikitext-2").text
+    assert "| word smoothing, Kneser-Ney | 82.00 ±1.41 | - | - | - | - |" in found, "not the mode, which is better on test alone"
+    assert "| word smoothing, Kneser-Ney, tuned scales | 81.75 ±1.41 | - | - | - | - |" in found
+    assert choices_table(DATA_SIZE, Records(results), "wikitext-2").text.endswith("| mean |")
+
+
+def test_a_prediction_that_a_seed_lacks_is_not_the_best(results, keep):
+    for seed in (1, 2):
+        keep("element-kneser-ney", 60.0, seed)
+    runs = Records(results).runs("ptb", "512-paper")["element-kneser-ney"]
+    assert best_prediction(runs) == "mean"
+    runs[0].record["results"] = [it for it in runs[0].record["results"] if it["predict"] == "mode"]
+    assert best_prediction(runs) == "mode"
+    assert best_prediction([]) is None
 
 
 def test_arms_of_the_data_size_curve_predict_as_their_rows_do_when_tuned_beside_one_kind_of_dropout():
     jobs = experiment_jobs(DATA_SIZE, "wikitext-2", Chosen("chosen.toml", {}))
-    found = {job.name.partition("-")[0]: job.config.smoothing.predict for job in jobs}
-    assert found == {"vanilla": "mode", "word": "mode", "element": "mean", "noising": "mode"}
+    found = {(job.name.partition("-")[0], job.config.smoothing.predict) for job in jobs}
+    assert found == {("vanilla", "mode"), ("word", "mode"), ("word", "mean"), ("element", "mean"), ("noising", "mode")}
+    assert {job.share for job in jobs if job.config.smoothing.predict == "mode" and "word" in job.name} == {0.05, 0.1}
     assert {job.config.dropout.kind for job in jobs} == {"activation"}, "for the plain model too"
     assert {(job.share, job.config.model.bias) for job in jobs} == {
         *((share, "unigram") for share in (0.05, 0.1)),

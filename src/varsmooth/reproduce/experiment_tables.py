@@ -21,7 +21,15 @@ from varsmooth.reproduce.markdown import (
     shown,
     table_with_gaps,
 )
-from varsmooth.reproduce.records import Records, difference, over_seeds, passed_over, perplexity, scaled_perplexity
+from varsmooth.reproduce.records import (
+    Records,
+    best_prediction,
+    difference,
+    over_seeds,
+    passed_over,
+    perplexity,
+    scaled_perplexity,
+)
 from varsmooth.reproduce.trials import best_runs, best_variant, judged_by
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
@@ -64,7 +72,8 @@ def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: 
         rows += [[f"gain of {label}", *(shown(own.get(value)) for value in experiment.values)] for label, own in gains.items()]
         for arm in experiment.arms:  # a stricter control than the temperature
             points = _points(experiment, records, corpus, arm, budget)
-            rows.append([f"{arm.label}, tuned scales", *(shown(scaled_perplexity(it, experiment.split)) for _, it in points)])
+            scaled = [scaled_perplexity(runs, experiment.split, _prediction(experiment, runs)) for _, runs in points]
+            rows.append([f"{arm.label}, tuned scales", *map(shown, scaled)])
     nothing = not any(found.values())
     reference = [f"{REFERENCE}: {shown(it[0][1])}" for it in reference_curve(experiment, records, corpus, budget).values()]
     compared = "" if nothing or not reference else f"For comparison, {reference[0]}."
@@ -92,9 +101,10 @@ def choices_table(experiment: Experiment, records: Records, corpus: str) -> Page
             variants = arm.variants_at(place)
             apart = {key: it for key, it in variants[best].items() if any(other.get(key) != it for other in variants)}
             valid = judged_by(experiment, group.runs.get(point_name(arm, value, best), []))
-            rows.append([f"{value:g}", arm.label, settings_shown(apart), str(len(variants)), shown(valid)])
+            predict = best_prediction(best_runs(experiment, records, corpus, arm, place)) or NOTHING
+            rows.append([f"{value:g}", arm.label, settings_shown(apart), str(len(variants)), shown(valid), predict])
     judged = "its best valid" if experiment.final_seeds else "its valid, tuned temperature"
-    header = [experiment.axis, "model", "chosen", "of so many", judged]
+    header = [experiment.axis, "model", "chosen", "of so many", judged, "best prediction on valid"]
     return records_table(header, rows, texts=3)
 
 
@@ -165,4 +175,8 @@ def _times_table(experiment: Experiment, records: Records, corpus: str, budget: 
 
 
 def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
-    return perplexity(runs, experiment.split, tuned=experiment.tuned)
+    return perplexity(runs, experiment.split, _prediction(experiment, runs), tuned=experiment.tuned)
+
+
+def _prediction(experiment: Experiment, runs: Sequence[RunSummary]) -> str | None:
+    return best_prediction(runs) if experiment.best_prediction else None

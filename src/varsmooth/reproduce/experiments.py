@@ -54,6 +54,8 @@ class Experiment:
     of every point is then run in full with these"""
     tuned: bool = False
     """whether the figure is that at the tuned temperature"""
+    best_prediction: bool = False
+    """whether each figure is by the prediction that is best on the development set, and not by the arm's own"""
     vary: str = ""
     """the setting that makes the horizontal axis; empty: the arms alone are compared"""
     axis: str = ""

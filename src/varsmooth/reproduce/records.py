@@ -22,6 +22,7 @@ from varsmooth.reproduce.markdown import paragraphs, told
 from varsmooth.reproduce.matching import diverged, fits, has_ended
 
 SEEDED = re.compile(r"(.+)-seed(\d+)")
+PREDICTIONS = ("mode", "mean", "mean-input")
 Result = dict[str, Any]
 
 
@@ -135,11 +136,18 @@ def perplexity(runs: Sequence[RunSummary], split: str, predict: str | None = Non
     return over_seeds(runs, lambda run: _figure(result_of(run.record, split, predict, tuned=tuned)))
 
 
-def scaled_perplexity(runs: Sequence[RunSummary], split: str) -> Spread | None:
+def best_prediction(runs: Sequence[RunSummary]) -> str | None:
+    """Return by what all runs predict best on the development set, each at its tuned temperature; None without such figures."""
+    figures = {predict: perplexity(runs, "valid", predict, tuned=True) for predict in PREDICTIONS}
+    known = {predict: it.mean for predict, it in figures.items() if it is not None and it.seeds == len(runs)}
+    return min(known, key=known.__getitem__) if known else None
+
+
+def scaled_perplexity(runs: Sequence[RunSummary], split: str, predict: str | None = None) -> Spread | None:
     """Return the perplexity with scales of context and bias tuned on valid, over seeds; older records have none."""
 
     def figure(run: RunSummary) -> float | None:
-        found = ((result_of(run.record, split, tuned=True) or {}).get("scaled") or {}).get("perplexity")
+        found = ((result_of(run.record, split, predict, tuned=True) or {}).get("scaled") or {}).get("perplexity")
         return None if found is None else float(found)
 
     return over_seeds(runs, figure)

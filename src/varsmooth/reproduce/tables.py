@@ -27,6 +27,7 @@ from varsmooth.reproduce.markdown import (
 )
 from varsmooth.reproduce.pace import steps_shown
 from varsmooth.reproduce.records import (
+    PREDICTIONS,
     Records,
     difference,
     over_seeds,
@@ -36,7 +37,6 @@ from varsmooth.reproduce.records import (
     scaled_perplexity,
 )
 
-PREDICTIONS = ("mode", "mean", "mean-input")
 BASELINE = "vanilla"
 Runs = dict[str, list[RunSummary]]
 
