@@ -227,9 +227,11 @@ def test_the_data_size_curve_goes_from_a_twentieth_to_all_which_the_table_has():
     assert jobs[0].name == f"{point_name(experiment.arms[0], 0.05, 0)}-seed11" == "vanilla-0.05-v1-seed11"
 
 
-def test_the_rows_of_the_headline_are_trained_first():
-    jobs = table_jobs(corpus_plan("wikitext-2"), Chosen("chosen.toml", {}), size=1024)
-    rows = [job.name.removesuffix("-seed1") for job in jobs]
-    assert rows[:4] == ["vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney"]
-    assert rows[4] == "vanilla-untied"
-    assert len(rows) == 8
+def test_the_rows_of_the_headline_are_trained_first_and_one_seed_of_each_before_the_next():
+    jobs = table_jobs(corpus_plan("ptb"), Chosen("chosen.toml", {}), size=1024, seeds=[2, 1])
+    headline = ["vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney"]
+    names = [job.name for job in jobs]
+    assert names[:8] == [f"{row}-seed{seed}" for seed in (2, 1) for row in headline]
+    assert names[8:10] == ["vanilla-untied-seed2", "noising-linear-interpolation-seed2"]
+    assert names[14] == "vanilla-untied-seed1"
+    assert len(names) == 20

@@ -57,18 +57,18 @@ def table_jobs(
     group = table_group(size, setting, budget)
     if setting == "tuned" and not rows:
         rows = chosen.tuned_rows(size)
-    jobs = []
-    # What the headline shows comes first, where time may be up before the rest.
-    for row in sorted(chosen_rows(plan, rows), key=lambda row: not row.headline):
+    ranked = []
+    for row in chosen_rows(plan, rows):
         samples = draws_for(plan.name, size, row.name) if setting == "paper" else 0
         values = {**chosen.values(setting, size, row.name), **budget_values(budget), "evaluate.samples": samples}
         base = with_values(
             load_recipe(f"{row.name}/{plan.name}-{size}"), values, f"{chosen.source}, {setting}.{size}.{row.name}"
         )
-        for seed in seeds or plan.seeds[size]:
+        for turn, seed in enumerate(seeds or plan.seeds[size]):
             config = with_values(base, {"train.seed": seed}, "--seeds")
-            jobs.append(Job(plan.name, group, f"{row.name}-seed{seed}", config))
-    return jobs
+            ranked.append(((not row.headline, turn), Job(plan.name, group, f"{row.name}-seed{seed}", config)))
+    # Where time may be up before the rest: what the headline shows comes first, and of it one seed of every row.
+    return [job for _, job in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def chosen_rows(plan: CorpusPlan, names: Sequence[str]) -> list[Row]:
