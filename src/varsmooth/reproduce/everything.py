@@ -17,9 +17,10 @@ def all_jobs(plan: CorpusPlan, chosen: Chosen, budget: Budget = "full") -> list[
 
     Runs that must have the machine to themselves are left out.
     """
-    tables = [(size, setting) for size, setting in itertools.product(SIZES, SETTINGS)]
-    known = [(size, setting) for size, setting in tables if setting == "paper" or chosen.has_tuned(size)]
-    jobs = [job for size, setting in known for job in table_jobs(plan, chosen, size=size, setting=setting, budget=budget)]
+    jobs: list[Job] = []
+    for size, setting in itertools.product(SIZES, SETTINGS):
+        if setting == "paper" or chosen.has_tuned(size):
+            jobs += table_jobs(plan, chosen, size=size, setting=setting, budget=budget)
     for experiment in _experiments(plan, chosen, budget):
         jobs += experiment_jobs(experiment, plan.name, chosen, budget=budget)
     return jobs
