@@ -21,7 +21,7 @@ from varsmooth.reproduce.catalogue import (
     paper_cell,
     paper_sampling,
 )
-from varsmooth.reproduce.chosen import Choice, Chosen
+from varsmooth.reproduce.chosen import Choice, Chosen, read_chosen
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments, point_name
 from varsmooth.reproduce.jobs import table_jobs
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_planned_is_refused_by_name(options, message):
 
 def test_every_experiment_can_be_planned_and_changes_what_it_says():
     names = {"gamma", "ablation", "beside-dropout", "rare-words", "length", "grid", "alone", "data-size", "data-size-zero"}
-    assert set(named_experiments()) == names | set(TUNED_ALIKE)
+    assert set(named_experiments()) == names | set(TUNED_ALIKE) | {"tuning-blank"}
     for experiment in named_experiments().values():
         for corpus in experiment.corpora:
             jobs = experiment_jobs(experiment, corpus, TUNED if experiment.setting == "tuned" else NOTHING)
@@ -184,6 +184,16 @@ def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_th
     assert [config.train.lr for config in third] == [0.004, 0.005] * 8
     assert [config.dropout.kind for config in third] == ["table", "table", "activation", "activation"] * 4
     assert {config.smoothing.scope for config in third if config.dropout.kind == "table"} == {"position"}
+
+
+def test_blanked_words_have_fewer_trials_than_the_plain_model_and_its_learning_rate():
+    trials = [job.config for job in experiment_jobs(named_experiments()["tuning-blank"], "ptb", NOTHING)]
+    chosen = read_chosen(Path(__file__).parents[2] / "results/reproduce/ptb/chosen.toml")
+    plain = chosen.choices["tuned", 512, "vanilla"]
+    assert len(trials) < sum(trial.steps == 54_000 for trial in plain.trials)
+    assert {config.train.lr for config in trials} == {plain.set["train.lr"]}
+    assert max(config.dropout.tables for config in trials) == plain.set["dropout.tables"]
+    assert {(config.train.steps, config.train.seed, config.evaluate.final) for config in trials} == {(54_000, 11, False)}
 
 
 def test_full_length_trials_of_the_papers_grid_change_nothing_else():

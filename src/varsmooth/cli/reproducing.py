@@ -118,7 +118,7 @@ def reproduce(
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
         Instead of the table: gamma, ablation, beside-dropout, rare-words, length, grid, alone, tuning-paper, tuning-512,
-        tuning-rate, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
+        tuning-rate, tuning-blank, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
     points
         With --experiment that draws a curve: some of its values, with commas between them; all of them unless given.
     all_
