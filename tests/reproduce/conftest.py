@@ -32,6 +32,7 @@ TINY = {
     "evaluate.window": 16,
     "evaluate.burn_in": 4,
 }
+WIDE = {key: value for key, value in TINY.items() if key != "model.hidden"}
 BANDS = [(0, 0, 0), (1, 9, 10), (10, 99, 20), (100, 999, 30), (1000, None, 40)]
 
 
@@ -139,8 +140,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr("varsmooth.reproduce.jobs.budget_values", lambda _: TINY)
     monkeypatch.setattr("varsmooth.reproduce.experiments.budget_values", lambda _: TINY)
     # Of finalists the size must be one of the table's, by which the choice finds its row.
-    wide = {key: value for key, value in TINY.items() if key != "model.hidden"}
-    monkeypatch.setattr("varsmooth.reproduce.finalists.budget_values", lambda _: wide)
+    monkeypatch.setattr("varsmooth.reproduce.finalists.budget_values", lambda _: WIDE)
     taken, step = [], Trainer.step
 
     def watched(self: Trainer) -> object:
@@ -158,3 +158,13 @@ def two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     arm = replace(experiment.arms[0], grids=(({"train.lr": 0.01}, {"train.lr": 1e-7}),))
     small = replace(experiment, arms=(arm,), values=(0.5,), steps=(6,), final_seeds=(1, 2), in_table=None)
     monkeypatch.setitem(named_experiments(), "data-size", small)
+
+
+@pytest.fixture
+def two_trials(monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> None:
+    """A round of tuning with two trials of one row, of which one is far better."""
+    experiment = named_experiments()["tuning-rate"]
+    arm = replace(experiment.arms[0], variants=({"train.lr": 1e-7}, {"train.lr": 0.001}))
+    monkeypatch.setitem(named_experiments(), "tuning-rate", replace(experiment, arms=(arm,)))
+    # The size must be one of the table's, by which the choice finds its row.
+    monkeypatch.setattr("varsmooth.reproduce.experiments.budget_values", lambda _: WIDE)

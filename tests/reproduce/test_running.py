@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -195,9 +196,10 @@ def test_trials_that_were_cut_short_are_not_followed_by_final_runs(run, tmp_path
 
 @pytest.mark.parametrize(("signal", "rounds"), [(None, [["trial"], ["final"]]), (2, [["trial"]])])
 def test_after_a_signal_no_other_round_begins(tmp_path, monkeypatch, signal, rounds):
-    trained = []
+    trained, known = [], ["trial"]
     monkeypatch.setattr(running, "run_jobs", lambda jobs, **_: trained.append(jobs) or FleetOutcome([], signal))
-    assert running.run_rounds(["trial"], lambda: ["trial", "final"], tmp_path, tmp_path, QUIET).signal == signal
+    settle = partial(known.append, "final")
+    assert running.run_rounds(lambda: list(dict.fromkeys(known)), settle, tmp_path, tmp_path, QUIET).signal == signal
     assert trained == rounds
 
 

@@ -15,7 +15,7 @@ from varsmooth.bench import Plan
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.fleets import FAILED, parse_limit, parse_seeds
 from varsmooth.cli.output import lasting_console
-from varsmooth.errors import InputError, check_choice
+from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting
 from varsmooth.files import write_atomically
 from varsmooth.fleet import FleetOutcome, TimeLimit
@@ -24,29 +24,28 @@ from varsmooth.reproduce import (
     Budget,
     Choice,
     Job,
+    Parts,
     Setting,
-    all_final_jobs,
-    all_jobs,
+    all_parts,
     build_page,
+    check_parts,
     choose,
     choose_among,
     corpus_plan,
-    experiment_jobs,
-    final_jobs,
     finalist_jobs,
     jobs_to_train,
     missing_jobs,
-    named_experiments,
     read_chosen,
     run_rounds,
     table_group,
     table_jobs,
     write_documents,
 )
-from varsmooth.reproduce.chosen import FILE, Chosen, Key
+from varsmooth.reproduce.chosen import FILE, Key
 from varsmooth.reproduce.cost import cost_plans, measure_cost, missing_plans, plan_name
-from varsmooth.reproduce.experiments import Experiment, Part, group_of
+from varsmooth.reproduce.experiments import Part
 from varsmooth.reproduce.page import Page, corpus_page
+from varsmooth.reproduce.parts import TABLES
 from varsmooth.train.build import resolve_device
 
 COST = "cost"
@@ -92,14 +91,16 @@ def reproduce(
         varsmooth reproduce wikitext-2 --setting tuned
         varsmooth reproduce ptb --experiment gamma
         varsmooth reproduce wikitext-2 --experiment data-size --points 0.05,0.1
+        varsmooth reproduce wikitext-2 --experiment tuning-kind,512-tuned --minutes 9 --within 25
         varsmooth reproduce ptb --size 1024 --minutes 9 --within 25
         varsmooth reproduce wikitext-2 --all --dry-run
         varsmooth reproduce ptb --setting tuned --choose-from sweeps/tuning
         varsmooth reproduce ptb --setting tuned --finalists 3
         varsmooth reproduce ptb --from-records --write-docs
 
-    Some experiments have trials first; the best of them are then run in full by the same call, and a dry run knows of these
-    only once their trials have ended.
+    Some experiments are trials, whose names begin with tuning-: once all of one have ended, the best of each row is written to
+    chosen.toml. Others have trials of their own first. What follows from trials is run by the same call, and a dry run knows of
+    it only once they have ended.
 
     Parameters
     ----------
@@ -118,12 +119,14 @@ def reproduce(
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
         Instead of the table: gamma, ablation, beside-dropout, rare-words, length, grid, alone, tuning-paper, tuning-512,
-        tuning-rate, tuning-blank, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
+        tuning-rate, tuning-blank, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost. Several, with
+        commas between them, go through one fleet in this order, and tables may be among them, as 512-paper, 512-tuned,
+        1024-paper or 1024-tuned.
     points
         With --experiment that draws a curve: some of its values, with commas between them; all of them unless given.
     all_
-        Every table and experiment of the corpus in one fleet, tables first, as far as what they build on has been chosen
-        (--choose-from); `alone` and `cost`, which need the machine to themselves, are left out.
+        Every table and experiment of the corpus in one fleet, tables first, as far as what they build on has been chosen;
+        `alone` and `cost`, which need the machine to themselves, are left out.
     choose_from
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them. Trials that it has already stay.
@@ -164,64 +167,69 @@ def reproduce(
     if points is not None and experiment in (None, COST):
         raise InputError("--points goes with an --experiment that draws a curve, such as gamma")
     limit, chosen = parse_limit(minutes, within), read_chosen(chosen_path)
-    wanted: Part = {"budget": budget, "seeds": parse_seeds(seeds), "arms": _names(rows), "points": _numbers(points)}
+    arms, wanted_seeds = _names("--rows", rows), parse_seeds(seeds)
     if finalists is not None:
         _refuse_together("finalists", seeds=seeds, from_records=from_records)
-        jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=wanted["arms"])
-        work = _Work(f"{corpus}/chosen", jobs)
+        jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=arms)
+        choosing = partial(choose_among, jobs, results, plan, setting, chosen_path)
+        work = _Work([f"{corpus}/chosen"], lambda: jobs, choosing if budget == "full" else dict)
+    elif experiment == COST:
+        _refuse_table("experiment", size, setting)
+        _refuse_together("experiment cost", rows=rows, seeds=seeds, points=points, budget=budget != "full")
+        work = _Work([COST], measurements=[] if from_records else _cost_plans())
     elif all_:
         _refuse_together("all", rows=rows, seeds=seeds)
         _refuse_table("all", size, setting)
-        further = partial(all_final_jobs, plan, chosen, results, budget)
-        work = _Work("headline", [*further(), *all_jobs(plan, chosen, budget)], further)
+        work = _parts_work(Parts(plan, all_parts(plan, budget), results, {"budget": budget}), ["headline"])
     elif experiment is not None:
         _refuse_table("experiment", size, setting)
-        part = _experiment_part(corpus, experiment, budget)
-        if experiment == COST:
-            _refuse_together("experiment cost", rows=rows, seeds=seeds, budget=budget != "full")
-            work = _Work(part, measurements=[] if from_records else _cost_plans())
-        else:
-            work = _experiment_work(part, named_experiments()[experiment], corpus, chosen, results, wanted)
+        names = _names("--experiment", experiment)
+        if len(names) > 1 or names[0] in TABLES:
+            _refuse_together(f"experiment {experiment}", rows=rows, seeds=seeds, points=points)
+        part: Part = {"budget": budget, "seeds": wanted_seeds, "arms": arms, "points": _numbers(points)}
+        work = _named_parts(Parts(plan, names, results, part), from_records)
     else:
-        part = f"{corpus}/{table_group(size, setting, budget)}"
-        # What was recorded in the tuned setting can be shown without knowing what was chosen.
+        table = partial(table_jobs, plan, chosen, size=size, setting=setting, budget=budget, rows=arms, seeds=wanted_seeds)
         known = rows or setting == "paper" or not from_records
-        table = partial(table_jobs, plan, chosen, size=size, setting=setting, budget=budget)
-        work = _Work(part, table(rows=wanted["arms"], seeds=wanted["seeds"]) if known else [])
+        work = _Work([f"{corpus}/{table_group(size, setting, budget)}"], table if known else list)
     if dry_run:
         return _say_missing(work, results, json_)
     outcome = FleetOutcome([], None)
     if not from_records:
         console = errors if json_ else lasting_console()
         outcome = _do(work, results, out / "fleet", Reporting(console), at_once, data_dir, limit)
-    left = missing_jobs(work.known_jobs(), results)
-    if finalists is not None and budget == "full" and not left:
-        choose_among(work.jobs, results, plan, setting, chosen_path)
+    left = missing_jobs(work.planned(), results)
     page = build_page(results)
     written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
-    _show(page, work.part, left, written, json_)
+    _show(page, work.shown, left, written, json_)
     return _status(outcome)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a call is about: the part of the page that it shows, and what that part needs."""
+    """What a call is about: the parts of the page that it shows, and what they need."""
 
-    part: str
-    jobs: list[Job] = field(default_factory=list)
-    further: Callable[[], list[Job]] = list
-    """runs that are known only once others have ended"""
+    shown: list[str]
+    planned: Callable[[], list[Job]] = list
+    """the runs that are known by now"""
+    choose: Callable[[], dict[Key, Choice]] = dict
+    """among the trials that have ended"""
     measurements: list[Plan] = field(default_factory=list)
     alone: bool = False
     """whether no two of its runs may train at the same time"""
 
-    def known_jobs(self) -> list[Job]:
-        return [*self.jobs, *(job for job in self.further() if job not in self.jobs)]
+
+def _named_parts(parts: Parts, from_records: bool) -> _Work:
+    check_parts(parts.names, parts.plan, [COST])
+    # Records can be shown without knowing what was chosen.
+    if not from_records:
+        parts.check()
+    return _parts_work(parts, [f"{parts.plan.name}/{group}" for group in parts.groups()])
 
 
-def _experiment_work(part: str, named: Experiment, corpus: str, chosen: Chosen, results: Path, wanted: Part) -> _Work:
-    further = partial(final_jobs, named, corpus, chosen, results, **wanted)
-    return _Work(part, [*further(), *experiment_jobs(named, corpus, chosen, **wanted)], further, alone=named.alone)
+def _parts_work(parts: Parts, shown: list[str]) -> _Work:
+    alone = any(job.alone for job in parts.jobs())
+    return _Work(shown, parts.jobs, parts.choose, alone=alone)
 
 
 def _do(
@@ -237,8 +245,13 @@ def _do(
         measure_cost(results, work.measurements, _observe, limit)
         left = missing_plans(results, work.measurements)
         return FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
+
+    def settle() -> None:
+        for line in _choice_lines(work.choose()):
+            errors.print(f"chosen: {line}", markup=False, highlight=False, soft_wrap=True)
+
     at_once = 1 if work.alone else at_once
-    return run_rounds(work.jobs, work.further, fleet, results, reporting, at_once=at_once, data_dir=data_dir, limit=limit)
+    return run_rounds(work.planned, settle, fleet, results, reporting, at_once=at_once, data_dir=data_dir, limit=limit)
 
 
 def _refuse_together(first: str = "", **given: object) -> None:
@@ -253,18 +266,11 @@ def _refuse_table(flag: str, size: int, setting: Setting) -> None:
         raise InputError(f"--{flag} does not go with --size or --setting: they name a table, and every experiment has its own")
 
 
-def _experiment_part(corpus: str, experiment: str, budget: Budget) -> str:
-    """Return the part of the page that shows an experiment, or refuse its name."""
-    known = {name: it for name, it in named_experiments().items() if corpus in it.corpora}
-    check_choice("--experiment", experiment, [*known, COST])
-    return COST if experiment == COST else f"{corpus}/{group_of(known[experiment], budget)}"
-
-
-def _names(text: str | None) -> list[str]:
+def _names(flag: str, text: str | None) -> list[str]:
     names = [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
     if text is not None and not names:
-        raise InputError("--rows takes names with commas between them, such as vanilla,element-kneser-ney; got none")
-    return names
+        raise InputError(f"{flag} takes one or more names with commas between them; got none")
+    return list(dict.fromkeys(names))
 
 
 def _numbers(text: str | None) -> list[float]:
@@ -278,10 +284,17 @@ def _say_chosen(choices: dict[Key, Choice], as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"row": row, "size": size, "setting": of, **asdict(it)} for (of, size, row), it in choices.items()]))
         return 0
-    for (setting, size, row), choice in choices.items():
-        values = " ".join(f"{key}={value}" for key, value in choice.set.items()) or "as the recipe"
-        print(f"{setting} {size} {row}: {values} ({len(choice.trials)} trials)")
+    for line in _choice_lines(choices):
+        print(line)
     return 0
+
+
+def _choice_lines(choices: dict[Key, Choice]) -> list[str]:
+    shown = {key: " ".join(f"{name}={value}" for name, value in it.set.items()) for key, it in choices.items()}
+    return [
+        f"{setting} {size} {row}: {shown[setting, size, row] or 'as the recipe'} ({len(choice.trials)} trials)"
+        for (setting, size, row), choice in choices.items()
+    ]
 
 
 def _observe(name: str, number: int, total: int) -> None:
@@ -296,7 +309,8 @@ def _cost_plans() -> list[Plan]:
 
 
 def _say_missing(work: _Work, results: Path, as_json: bool) -> int:
-    jobs, planned = jobs_to_train(work.jobs, results), len(work.jobs) + len(work.measurements)
+    known = work.planned()
+    jobs, planned = jobs_to_train(known, results), len(known) + len(work.measurements)
     missing = [*(job.trial_name for job in jobs), *map(plan_name, missing_plans(results, work.measurements))]
     steps = sum(job.config.train.steps for job in jobs)
     if as_json:
@@ -323,12 +337,12 @@ def _write_page(page: Page, corpus: str, out: Path) -> list[Path]:
     return written
 
 
-def _show(page: Page, part: str, missing: Sequence[Job], written: Sequence[Path], as_json: bool) -> None:
+def _show(page: Page, shown: Sequence[str], missing: Sequence[Job], written: Sequence[Path], as_json: bool) -> None:
     if as_json:
         about = {"missing": [job.trial_name for job in missing], "written": [str(path) for path in written]}
         print(json.dumps({"parts": page.parts, **about}))
         return
-    print(page.parts[part])
+    print("\n\n".join(page.parts[name] for name in shown))
     if missing:
         errors.print(f"{len(missing)} runs are missing; without --from-records they are trained, with --dry-run listed")
     for path in written:

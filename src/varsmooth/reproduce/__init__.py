@@ -4,13 +4,12 @@ from varsmooth.reproduce.catalogue import Budget, Setting, corpora, corpus_plan
 from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Choice, Chosen, TuningTrial, best_of, read_chosen, write_chosen
 from varsmooth.reproduce.documents import stale_documents, write_documents
-from varsmooth.reproduce.everything import all_final_jobs, all_jobs
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.finalists import choose_among, finalist_jobs
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.page import Page, build_page
+from varsmooth.reproduce.parts import Parts, all_parts, check_parts
 from varsmooth.reproduce.running import collect, jobs_to_train, missing_jobs, run_jobs, run_rounds
-from varsmooth.reproduce.trials import final_jobs
 
 __all__ = [
     "Budget",
@@ -18,19 +17,19 @@ __all__ = [
     "Chosen",
     "Job",
     "Page",
+    "Parts",
     "Setting",
     "TuningTrial",
-    "all_final_jobs",
-    "all_jobs",
+    "all_parts",
     "best_of",
     "build_page",
+    "check_parts",
     "choose",
     "choose_among",
     "collect",
     "corpora",
     "corpus_plan",
     "experiment_jobs",
-    "final_jobs",
     "finalist_jobs",
     "jobs_to_train",
     "missing_jobs",

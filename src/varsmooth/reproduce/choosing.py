@@ -43,10 +43,13 @@ def choose(
 
 
 def _joined(earlier: Choice | None, trials: tuple[TuningTrial, ...]) -> tuple[TuningTrial, ...]:
-    """Trials after those of an earlier choice; the same trial, found again, counts once."""
-    again = [(trial.set, trial.steps) for trial in trials]
-    kept = [trial for trial in (earlier.trials if earlier else ()) if (trial.set, trial.steps) not in again]
-    return (*kept, *trials)
+    """Trials after those of an earlier choice; the same trial, found again, takes the place that it had."""
+    known = {_key_of(trial): trial for trial in (earlier.trials if earlier else ())}
+    return tuple((known | {_key_of(trial): trial for trial in trials}).values())
+
+
+def _key_of(trial: TuningTrial) -> tuple[str, int]:
+    return repr(sorted(trial.set.items())), trial.steps
 
 
 def note_tuning(path: Path, folder: Path, setting: Setting, seconds: float) -> None:

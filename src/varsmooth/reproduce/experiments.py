@@ -71,6 +71,8 @@ class Experiment:
     """tuned: for the rows that were, over what they chose; for trials, over what they chose at a smaller size"""
     trials: bool = False
     """whether its runs are trials, judged by their best on the development set alone"""
+    tunes: Setting | None = None
+    """where its runs are trials: the setting in which they choose the values of their rows, at this size"""
     alone: bool = False
     """whether its runs must have the machine to themselves, because their time is what is asked for"""
     in_table: float | None = None
@@ -114,10 +116,11 @@ def possible_final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, **p
 
 def is_known(experiment: Experiment, chosen: Chosen, budget: Budget = "full") -> bool:
     """Whether it can be said which runs an experiment has: what it builds on was chosen, and the budget goes with it."""
-    return (experiment.setting == "paper" or chosen.has_tuned(min(SIZES))) and _goes_with(experiment, budget)
+    return (experiment.setting == "paper" or chosen.has_tuned(min(SIZES))) and goes_with(experiment, budget)
 
 
-def _goes_with(experiment: Experiment, budget: Budget) -> bool:
+def goes_with(experiment: Experiment, budget: Budget) -> bool:
+    """Whether a budget, which may shorten runs, leaves an experiment what it is about."""
     return budget == "full" or experiment.vary != "train.steps"
 
 
@@ -131,7 +134,7 @@ def _jobs(
     ending: str = "",
 ) -> list[Job]:
     budget = part.get("budget", "full")
-    if not _goes_with(experiment, budget):
+    if not goes_with(experiment, budget):
         raise InputError(f"--budget {budget} does not go with --experiment {experiment.name}, which is about the length itself")
     group = group_of(experiment, budget)
     jobs = []

@@ -72,8 +72,8 @@ def run_jobs(
 
 
 def run_rounds(
-    jobs: Sequence[Job],
-    further: Callable[[], Sequence[Job]],
+    planned: Callable[[], Sequence[Job]],
+    settle: Callable[[], None],
     out: Path,
     results: Path,
     reporting: Reporting,
@@ -82,14 +82,15 @@ def run_rounds(
     data_dir: Path | None = None,
     limit: TimeLimit | None = None,
 ) -> FleetOutcome:
-    """Train the jobs, and then, in what is left of the limit, those that are known by ``further`` only once they have ended."""
-    began = monotonic()
+    """Train what is planned, and then, in what is left of the limit, what is planned once that has ended and is settled."""
+    began, done, outcome = monotonic(), list[Job](), FleetOutcome([], None)
     train = partial(run_jobs, out=out, results=results, reporting=reporting, at_once=at_once, data_dir=data_dir)
-    outcome = train(jobs, limit=limit)
-    new = [job for job in further() if job not in jobs] if outcome.ran_through else []
-    if not new:
-        return outcome
-    return outcome.followed_by(train(new, limit=limit and limit.after(monotonic() - began)))
+    while outcome.ran_through and (new := [job for job in planned() if job not in done]):
+        outcome = outcome.followed_by(train(new, limit=limit and limit.after(monotonic() - began)))
+        done += new
+        if outcome.ran_through:
+            settle()
+    return outcome
 
 
 def collect(jobs: Sequence[Job], out: Path, results: Path) -> list[Job]:

@@ -1,0 +1,127 @@
+"""Several tables and experiments of a corpus as one list of runs for one fleet, and what their trials choose on the way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from varsmooth.errors import InputError, check_choice
+from varsmooth.reproduce.catalogue import SETTINGS, SIZES, Budget, CorpusPlan, Setting
+from varsmooth.reproduce.choosing import choose
+from varsmooth.reproduce.chosen import FILE, Choice, Chosen, Key, read_chosen
+from varsmooth.reproduce.experiments import Experiment, Part, experiment_jobs, goes_with, group_of, named_experiments
+from varsmooth.reproduce.jobs import Job, table_group, table_jobs
+from varsmooth.reproduce.running import missing_jobs
+from varsmooth.reproduce.trials import final_jobs
+
+TABLES: dict[str, tuple[int, Setting]] = {
+    table_group(size, setting, "full"): (size, setting) for size, setting in itertools.product(SIZES, SETTINGS)
+}
+"""Size and setting of the tables by the names of their records."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Tables and experiments of a corpus by name, in the order in which they are to be run."""
+
+    plan: CorpusPlan
+    names: Sequence[str]
+    results: Path
+    part: Part = field(default_factory=Part)
+    """which runs of the experiments"""
+
+    @property
+    def budget(self) -> Budget:
+        return self.part.get("budget", "full")
+
+    def groups(self) -> list[str]:
+        """Return the folders that have their records, which are also the parts of the page."""
+        groups = [table_group(*TABLES[name], self.budget) for name in self.names if name in TABLES]
+        return groups + [group_of(experiment, self.budget) for experiment in self._experiments()]
+
+    def jobs(self) -> list[Job]:
+        """Return all runs that are known by now; what builds on a choice that trials among them will make has none yet."""
+        chosen, jobs = read_chosen(self._chosen), []
+        to_choose = self._to_choose(chosen)
+        for name in self.names:
+            if name in TABLES:
+                size, setting = TABLES[name]
+                found, sizes = self._table(size, setting, chosen), [own for own in SIZES if own <= size]
+            else:
+                experiment = named_experiments()[name]
+                size, setting = experiment.size, experiment.setting
+                # What trials have chosen among themselves is no part of them.
+                sizes = [own for own in SIZES if own < size or (own == size and experiment.tunes is None)]
+                found = self._experiment(experiment, chosen)
+            jobs += [job for job in found if not any((setting, own, _row(job)) in to_choose for own in sizes)]
+        return jobs
+
+    def check(self) -> None:
+        """Refuse a part that builds on a choice that neither was made nor will be made by the trials of another part."""
+        chosen = read_chosen(self._chosen)
+        to_come = [it.size for it in self._experiments() if it.tunes == "tuned"]
+        for name in self.names:
+            size, setting = TABLES[name] if name in TABLES else (min(SIZES), named_experiments()[name].setting)
+            if setting == "tuned" and size not in to_come:
+                chosen.tuned_rows(size)
+
+    def choose(self) -> dict[Key, Choice]:
+        """Choose for the rows of each experiment whose trials have all ended, as far as that changes what was chosen before."""
+        found: dict[Key, Choice] = {}
+        for experiment in self._experiments():
+            before = read_chosen(self._chosen)
+            jobs = self._experiment(experiment, before)
+            if experiment.tunes is None or self.budget != "full" or not jobs or missing_jobs(jobs, self.results):
+                continue
+            folder, rows = self.results / self.plan.name / experiment.name, {_row(job) for job in jobs}
+            after = choose(folder, self.plan, experiment.tunes, self._chosen, rows)
+            found |= {key: choice for key, choice in after.items() if before.choices.get(key) != choice}
+        return found
+
+    @property
+    def _chosen(self) -> Path:
+        return self.results / self.plan.name / FILE
+
+    def _experiments(self) -> list[Experiment]:
+        return [named_experiments()[name] for name in self.names if name not in TABLES]
+
+    def _to_choose(self, chosen: Chosen) -> set[Key]:
+        """Return the rows for which there are trials that have not ended."""
+        found: set[Key] = set()
+        for experiment in self._experiments() if self.budget == "full" else ():
+            if experiment.tunes is not None:
+                trials = missing_jobs(self._experiment(experiment, chosen), self.results)
+                found |= {(experiment.tunes, experiment.size, _row(job)) for job in trials}
+        return found
+
+    def _table(self, size: int, setting: Setting, chosen: Chosen) -> list[Job]:
+        if setting == "tuned" and not chosen.has_tuned(size):
+            return []
+        return table_jobs(self.plan, chosen, size=size, setting=setting, budget=self.budget)
+
+    def _experiment(self, experiment: Experiment, chosen: Chosen) -> list[Job]:
+        if experiment.setting == "tuned" and not chosen.has_tuned(min(SIZES)):
+            return []
+        trials = experiment_jobs(experiment, self.plan.name, chosen, **self.part)
+        return [*final_jobs(experiment, self.plan.name, chosen, self.results, **self.part), *trials]
+
+
+def _row(job: Job) -> str:
+    return job.config.name.partition("/")[0]
+
+
+def all_parts(plan: CorpusPlan, budget: Budget = "full") -> list[str]:
+    """Return the names of every table, then of every experiment; those whose runs must have the machine to themselves apart."""
+    ours = [name for name, it in named_experiments().items() if plan.name in it.corpora and goes_with(it, budget)]
+    return [*TABLES, *(name for name in ours if not named_experiments()[name].alone)]
+
+
+def check_parts(names: Sequence[str], plan: CorpusPlan, others: Sequence[str] = ()) -> None:
+    """Refuse names that are no table or experiment of a corpus, and experiments beside others that need the machine alone."""
+    alone = [name for name, it in named_experiments().items() if plan.name in it.corpora and it.alone] + list(others)
+    for name in names:
+        check_choice("--experiment", name, [*all_parts(plan), *alone])
+    if len(names) > 1 and (needy := [name for name in names if name in alone]):
+        raise InputError(f"--experiment {needy[0]} needs the machine to itself; give it in a call of its own")

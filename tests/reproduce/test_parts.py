@@ -1,0 +1,173 @@
+"""Several tables and experiments of a corpus as one list of runs, and what their trials choose on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from varsmooth.reproduce import Parts, all_parts, corpus_plan, named_experiments
+from varsmooth.reproduce.chosen import Choice, read_chosen, write_chosen
+
+PTB = corpus_plan("ptb")
+COMMITTED = Path(__file__).parents[2] / "results" / "reproduce"
+
+
+def groups(results, choices=None, corpus="ptb", budget="full"):
+    """The groups of all runs that are known, in their order."""
+    if choices is not None:
+        write_chosen(results / corpus / "chosen.toml", choices)
+    plan = corpus_plan(corpus)
+    return list(dict.fromkeys(job.group for job in Parts(plan, all_parts(plan, budget), results, {"budget": budget}).jobs()))
+
+
+def test_tables_come_first_and_what_nothing_was_chosen_for_is_left_out(results):
+    found = groups(results)
+    of_the_paper = {name for name, it in named_experiments().items() if "ptb" in it.corpora and it.setting == "paper"}
+    assert found[:2] == ["512-paper", "1024-paper"]
+    # The rest of the headline's rows, which most experiments are about, have trials to come first.
+    assert {"tuning-paper", "tuning-blank"} <= {*found} <= {"512-paper", "1024-paper", *of_the_paper} - {"alone"}
+    assert "gamma" not in groups(results, corpus="wikitext-2")
+
+
+def test_what_was_chosen_makes_tuned_tables_and_experiments_known(results):
+    blank = {("tuned", 512, "smoothing-blank"): Choice({"train.lr": 0.004})}
+    assert not {"512-tuned", "length"} & {*groups(results, blank)}, "it has trials to come"
+    untied = {("tuned", 512, "vanilla-untied"): Choice({"train.lr": 0.004})}
+    assert groups(results, untied)[:3] == ["512-paper", "512-tuned", "1024-paper"]
+    both = groups(results, {**untied, ("tuned", 1024, "vanilla-untied"): Choice({})})
+    assert both[:4] == ["512-paper", "512-tuned", "1024-paper", "1024-tuned"]
+    quick = groups(results, {("tuned", 512, "vanilla"): Choice({})}, budget="quick")
+    assert "512-tuned-quick" in quick, "whose trials choose nothing"
+    assert "length-quick" not in quick, "which is about the length itself"
+
+
+def names(results, *parts):
+    return [job.trial_name for job in Parts(PTB, parts, results).jobs()]
+
+
+def test_what_trials_in_the_same_list_will_choose_is_waited_for(results):
+    choices = {("tuned", 512, row): Choice({}) for row in ("vanilla", "vanilla-untied")}
+    write_chosen(results / "ptb" / "chosen.toml", choices)
+    rows = {name.removeprefix("512-tuned-")[: -len("-seed1")] for name in names(results, "512-tuned")}
+    assert rows == {"vanilla", "vanilla-untied"}, "with nothing to wait for"
+    together = names(results, "512-tuned", "length", "tuning-rate")
+    assert [name for name in together if not name.startswith("tuning-rate")] == [
+        f"512-tuned-vanilla-untied-seed{seed}" for seed in (1, 2, 3)
+    ], "also of what is longer by length alone"
+    assert len([name for name in together if name.startswith("tuning-rate-vanilla")]) == 4, "trials do not wait for themselves"
+    larger = names(results, "tuning-rate", "tuning-1024", "1024-paper")
+    assert not any(name.startswith("tuning-1024-vanilla-") for name in larger), "which take over what the smaller model chose"
+    assert any(name.startswith("1024-paper-vanilla-") for name in larger), "which is of the other setting"
+
+
+def test_trials_that_have_ended_choose_once_and_for_all(results, tmp_path):
+    shutil.copytree(COMMITTED / "ptb" / "tuning-wide", results / "ptb" / "tuning-wide")
+    committed = read_chosen(COMMITTED / "ptb" / "chosen.toml").choices
+    path = results / "ptb" / "chosen.toml"
+    write_chosen(path, {key: choice for key, choice in committed.items() if key[:2] != ("tuned", 1024)})
+    wide = Parts(PTB, ["tuning-wide", "tuning-1024"], results)
+    assert len(wide.jobs()) == 24, "neither round waits for the other"
+    found = wide.choose()
+    assert {key: choice.set for key, choice in found.items()} == {
+        key: choice.set for key, choice in committed.items() if key[:2] == ("tuned", 1024)
+    }
+    text = path.read_bytes()
+    assert (wide.choose(), path.read_bytes()) == ({}, text), "nothing changes by choosing again"
+    trial = next((results / "ptb" / "tuning-wide").glob("vanilla-v2-*"))
+    shutil.rmtree(trial)
+    write_chosen(path, {key: choice for key, choice in committed.items() if key[:2] != ("tuned", 1024)})
+    assert wide.choose() == {}, "one has not ended"
+
+
+def test_choosing_from_all_committed_trials_again_changes_nothing(tmp_path):
+    for corpus in ("ptb", "wikitext-2"):
+        results = tmp_path / "results"
+        shutil.copytree(COMMITTED / corpus, results / corpus)
+        before = (results / corpus / "chosen.toml").read_bytes()
+        plan = corpus_plan(corpus)
+        assert Parts(plan, all_parts(plan), results).choose() == {}
+        assert (results / corpus / "chosen.toml").read_bytes() == before
+
+
+@pytest.fixture
+def one_row(monkeypatch, two_rounds):
+    """One row, one seed, and no experiment but the one that has trials and final runs."""
+    row = next(row for row in PTB.rows if row.name == "vanilla")
+    plan = replace(PTB, rows=(row,), seeds={512: (1,), 1024: (2,)})
+    monkeypatch.setattr("varsmooth.cli.reproducing.corpus_plan", lambda _: plan)
+    alone = {"data-size": named_experiments()["data-size"]}
+    monkeypatch.setattr("varsmooth.reproduce.parts.named_experiments", lambda: alone)
+
+
+def test_one_call_trains_tables_trials_and_what_follows_from_the_trials(run, tmp_path, data, steps, one_row):
+    arguments = ["reproduce", "ptb", "--all", "--data-dir", data, "--out", tmp_path / "out", "--results", tmp_path / "results"]
+    before = json.loads(run(*arguments, "--dry-run", "--json")[1])
+    assert before["missing"] == [
+        "512-paper-vanilla-seed1",
+        "1024-paper-vanilla-seed2",
+        "data-size-vanilla-0.5-v1-seed11",
+        "data-size-vanilla-0.5-v2-seed11",
+    ]
+    status, shown, told = run(*arguments)
+    assert status == 0, told
+    assert steps == [1] * 6 + [2] * 6 + [11] * 12 + [1] * 6 + [2] * 6
+    assert "| model | units |" in shown, "the headline"
+    after = json.loads(run(*arguments, "--dry-run", "--json")[1])
+    assert (after["missing"], after["planned"]) == ([], 6)
+
+
+def test_one_call_trains_trials_chooses_and_trains_the_rows_of_the_table(run, tmp_path, data, steps, two_trials):
+    results = tmp_path / "results"
+    write_chosen(results / "ptb" / "chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.lr": 0.002})})
+    arguments = ["reproduce", "ptb", "--experiment", "tuning-rate,512-tuned"]
+    arguments += ["--data-dir", data, "--out", tmp_path / "out", "--results", results]
+    before = json.loads(run(*arguments, "--dry-run", "--json")[1])
+    assert before["missing"] == ["tuning-rate-vanilla-v1-seed11", "tuning-rate-vanilla-v2-seed11"]
+    status, shown, told = run(*arguments)
+    assert status == 0, told
+    assert steps == [11] * 12 + [1] * 6 + [2] * 6 + [3] * 6
+    assert "chosen: tuned 512 vanilla: " in told
+    choice = read_chosen(results / "ptb" / "chosen.toml").choices["tuned", 512, "vanilla"]
+    assert choice.set["train.lr"] == 0.001
+    records = sorted((results / "ptb" / "512-tuned").glob("*/record.json"))
+    assert [json.loads(path.read_text())["config"]["train"]["lr"] for path in records] == [0.001] * 3
+    assert ("best valid" in shown, "below the paper" in shown) == (True, True), "both parts are shown"
+    after = json.loads(run(*arguments, "--dry-run", "--json")[1])
+    assert (after["missing"], after["planned"]) == ([], 5)
+
+
+def test_quick_trials_choose_nothing(run, tmp_path, data, steps, two_trials):
+    results = tmp_path / "results"
+    write_chosen(results / "ptb" / "chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.lr": 0.002})})
+    before = (results / "ptb" / "chosen.toml").read_bytes()
+    arguments = ["--budget", "quick", "--data-dir", data, "--out", tmp_path / "out", "--results", results]
+    status, _, told = run("reproduce", "ptb", "--experiment", "tuning-rate", *arguments)
+    assert (status, steps, "chosen: " in told) == (0, [11] * 12, False), told
+    assert (results / "ptb" / "chosen.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("experiment", "message"),
+    [
+        ("gamma,512-tunde", "did you mean '512-tuned'"),
+        ("gamma,alone", "--experiment alone needs the machine to itself"),
+        ("cost,gamma", "--experiment cost needs the machine to itself"),
+        (",", "--experiment takes one or more names"),
+        ("length,512-tuned", "chosen.toml: has no [tuned.512.ROW] yet"),
+        ("tuning-512,1024-tuned", "chosen.toml: has no [tuned.1024.ROW] yet"),
+    ],
+)
+def test_parts_that_cannot_be_run_are_refused_in_one_line(run, tmp_path, experiment, message):
+    status, shown, told = run("reproduce", "ptb", "--experiment", experiment, "--results", tmp_path)
+    assert (status, shown, told.count("\n"), message in told) == (2, "", 1, True), told
+
+
+@pytest.mark.parametrize("flag", [("--rows", "vanilla"), ("--seeds", "1"), ("--points", "0.1")])
+@pytest.mark.parametrize("experiment", ["gamma,ablation", "512-paper"])
+def test_what_chooses_runs_of_one_experiment_does_not_go_with_several(run, tmp_path, experiment, flag):
+    status, _, told = run("reproduce", "ptb", "--experiment", experiment, *flag, "--results", tmp_path)
+    assert (status, f"--experiment {experiment} does not go with {flag[0]}" in told) == (2, True), told
