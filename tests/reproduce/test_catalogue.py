@@ -8,7 +8,7 @@ import pytest
 
 from varsmooth import InputError
 from varsmooth.cli.reproducing import reproduce
-from varsmooth.config import override
+from varsmooth.config import override, with_values
 from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.reproduce.catalogue import (
     SIZES,
@@ -21,7 +21,7 @@ from varsmooth.reproduce.catalogue import (
     paper_cell,
     paper_sampling,
 )
-from varsmooth.reproduce.chosen import Choice, Chosen, read_chosen
+from varsmooth.reproduce.chosen import Choice, Chosen, best_of, read_chosen
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments, point_name
 from varsmooth.reproduce.jobs import table_jobs
 
@@ -156,7 +156,7 @@ def test_the_gamma_figure_goes_from_0_05_to_0_6():
         assert jobs[f"{arm}-0.2-seed1"] == expected, "as long as a run of the table"
 
 
-IN_FULL = ["tuning-paper", "tuning-512", "tuning-rate", "tuning-wide"]
+IN_FULL = ["tuning-paper", "tuning-512", "tuning-rate", "tuning-warm-up", "tuning-wide"]
 TUNED_ALIKE = ["data-size", "data-size-zero", "tuning-kind", "tuning-1024", *IN_FULL]
 
 
@@ -184,6 +184,27 @@ def test_the_second_round_is_about_dropout_of_activations_and_the_third_about_th
     assert [config.train.lr for config in third] == [0.004, 0.005] * 8
     assert [config.dropout.kind for config in third] == ["table", "table", "activation", "activation"] * 4
     assert {config.smoothing.scope for config in third if config.dropout.kind == "table"} == {"position"}
+
+
+def test_what_every_row_chose_is_tried_again_with_a_warm_up_and_nothing_else():
+    chosen = read_chosen(Path(__file__).parents[2] / "results/reproduce/ptb/chosen.toml")
+    jobs = experiment_jobs(named_experiments()["tuning-warm-up"], "ptb", NOTHING)
+    assert len(jobs) == 4
+    for job in jobs:
+        row = job.config.name.partition("/")[0]
+        others = [trial for trial in chosen.choices["tuned", 512, row].trials if "train.warm_up" not in trial.set]
+        values = {**best_of(tuple(others)).set, "train.warm_up": 1000, "train.seed": 11, "train.eval_every": 3000}
+        assert job.config == with_values(load_recipe(f"{row}/ptb-512"), {**values, "evaluate.final": False}, "what was chosen")
+
+
+def test_trials_that_choose_stay_the_same_whatever_is_chosen():
+    other = {(setting, size, row): Choice({"train.clip": 9.0}) for setting, size, row in TUNED.choices for size in SIZES}
+    other |= {("paper", size, row): choice for (_, size, row), choice in other.items()}
+    for experiment in named_experiments().values():
+        if experiment.tunes:
+            for corpus in experiment.corpora:
+                jobs = experiment_jobs(experiment, corpus, Chosen("chosen.toml", other))
+                assert jobs == experiment_jobs(experiment, corpus, NOTHING), experiment.name
 
 
 def test_blanked_words_have_fewer_trials_than_the_plain_model_and_its_learning_rate():

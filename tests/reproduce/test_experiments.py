@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from varsmooth import InputError
 from varsmooth.config import override
 from varsmooth.recipe import load_recipe
 from varsmooth.reproduce.chosen import Choice, Chosen
-from varsmooth.reproduce.experiment_tables import curves, experiment_table
+from varsmooth.reproduce.experiment_tables import arm_bands_table, curves, experiment_table
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
+from varsmooth.reproduce.markdown import NOT_RUN
 from varsmooth.reproduce.page import build_page
 from varsmooth.reproduce.records import Records
 
 PNG = b"\x89PNG\r\n\x1a\n"
-GAMMA, ABLATION, DATA_SIZE, TUNING = (named_experiments()[name] for name in ("gamma", "ablation", "data-size", "tuning-1024"))
+GAMMA, ABLATION, DATA_SIZE, TUNING, LENGTH = (
+    named_experiments()[name] for name in ("gamma", "ablation", "data-size", "tuning-1024", "length")
+)
 
 
 def test_the_gamma_figure_shows_what_was_run(results, keep):
@@ -83,6 +89,28 @@ def test_arms_with_variants_have_a_line_for_each(results, keep):
     assert found.count("element-wise smoothing of the input") == 4 + 1, "what has not been run is told once"
 
 
+def test_arms_by_frequency_are_told_by_their_own_prediction_and_by_the_mode(results, keep):
+    rare_words = named_experiments()["rare-words"]
+    assert arm_bands_table(rare_words, Records(results), "ptb") == NOT_RUN
+    keep("vanilla", 65.0, rare=5.0)
+    folder = keep("element-kneser-ney", 63.0, group="rare-words", name="spared-v2", rare=4.0)
+    content = json.loads((folder / "record.json").read_text())
+    for entry in content["results"]:
+        if (entry["split"], entry["predict"], entry["tuned_temperature"]) == ("test", "mode", True):
+            entry["bands"][1]["nll"] *= 2
+    (folder / "record.json").write_text(json.dumps(content))
+    spared, rest = "rarer words are spared, `smoothing.spare_below=100`", " | ".join([f"{math.exp(4):.2f}"] * 3)
+    assert arm_bands_table(rare_words, Records(results), "ptb").text.splitlines()[2:] == [
+        "| share of the tokens | 0.0% | 10.0% | 20.0% | 30.0% | 40.0% |",
+        f"| {spared}, by the mean | - | {math.exp(4):.2f} | {rest} |",
+        f"| {spared}, by the mode | - | {math.exp(8):,.2f} | {rest} |",
+        f"| vanilla, as it is, by the mode | - | {math.exp(5):.2f} | {rest} |",
+    ]
+    missing = experiment_table(rare_words, Records(results), "ptb").text.rpartition("Not run yet: ")[2]
+    names = "element-wise smoothing, Kneser-Ney, as it is; rarer words are spared, `smoothing.spare_below=10`; "
+    assert missing == names + "rarer words are spared, `smoothing.spare_below=1000`.", "of an arm that was begun, its variants"
+
+
 def test_arms_that_the_table_has_are_not_trained_again_and_arms_can_be_chosen():
     jobs = experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}))
     assert len(jobs) == 2 * sum(not arm.table for arm in ABLATION.arms) > 0
@@ -122,7 +150,7 @@ def test_the_point_that_the_tuned_table_has_is_not_trained_again(results, keep):
 
 def test_longer_schedules_are_those_of_the_tuned_rows():
     chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.l2": 0.002, "dropout.tables": 0.55})})
-    (job,) = experiment_jobs(named_experiments()["length"], "ptb", chosen)
+    (job,) = experiment_jobs(LENGTH, "ptb", chosen)
     settings = ["train.l2=0.002", "dropout.tables=0.55", "train.steps=108000", "train.eval_every=3000"]
     assert (job.name, job.config) == ("vanilla-108000-seed1", override(load_recipe("vanilla/ptb-512"), settings))
 
@@ -131,8 +159,10 @@ def test_an_arm_that_would_train_nothing_is_refused():
     with pytest.raises(InputError, match="--rows: word-mode is a row of the table"):
         experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), arms=["word-mode"])
     chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({})})
-    with pytest.raises(InputError, match="--rows: element-kneser-ney has not been tuned yet"):
-        experiment_jobs(TUNING, "ptb", chosen, arms=["element-kneser-ney"])
+    with pytest.raises(InputError, match="--rows: element has not been tuned yet"):
+        experiment_jobs(LENGTH, "ptb", chosen, arms=["element"])
+    with pytest.raises(InputError, match=r"has no \[tuned.512.ROW\]"):
+        experiment_jobs(LENGTH, "ptb", Chosen("chosen.toml", {}))
 
 
 def test_a_quick_budget_makes_no_run_longer_and_leaves_lengths_alone():
@@ -140,7 +170,7 @@ def test_a_quick_budget_makes_no_run_longer_and_leaves_lengths_alone():
     steps = {job.share: job.config.train.steps for job in experiment_jobs(DATA_SIZE, "ptb", nothing, budget="quick")}
     assert steps == {0.05: 1500, 0.1: 3500, 0.25: 6000, 0.5: 6000}
     with pytest.raises(InputError, match="--budget quick does not go with --experiment length"):
-        experiment_jobs(named_experiments()["length"], "ptb", nothing, budget="quick")
+        experiment_jobs(LENGTH, "ptb", nothing, budget="quick")
 
 
 def test_a_variant_that_diverged_is_not_waited_for(results, keep):
@@ -176,13 +206,10 @@ def test_a_run_alone_shows_its_time(results, keep):
     assert "| vanilla LSTM, tied, 512 units | a card | 54,000 | 0.70 | 1.50 | 65.00 |" in found
 
 
-def test_a_larger_model_is_tuned_over_what_the_smaller_one_chose(results, keep):
-    chosen = Chosen("chosen.toml", {("tuned", 512, "vanilla"): Choice({"train.l2": 0.002, "dropout.tables": 0.55})})
-    jobs = experiment_jobs(TUNING, "ptb", chosen)
+def test_trials_of_a_larger_model_are_shown_by_their_best_on_valid(results, keep):
+    jobs = experiment_jobs(TUNING, "ptb", Chosen("chosen.toml", {}), arms=["vanilla"])
     assert [job.name for job in jobs] == [f"vanilla-v{number}-seed11" for number in (1, 2, 3)]
     assert [job.config.dropout.tables for job in jobs] == [0.65, 0.7, 0.75]
-    assert {(job.config.train.l2, job.config.model.hidden, job.config.evaluate.final) for job in jobs} == {(0.002, 1024, False)}
-    with pytest.raises(InputError, match=r"has no \[tuned.512.ROW\]"):
-        experiment_jobs(TUNING, "ptb", Chosen("chosen.toml", {}))
+    assert {(job.config.model.hidden, job.config.evaluate.final) for job in jobs} == {(1024, False)}
     keep("vanilla", 0.0, group="tuning-1024", name="vanilla-v2", best={"valid_perplexity": 61.5, "step": 9})
     assert "| vanilla LSTM, tied | `dropout.tables=0.7` | 61.50 |" in experiment_table(TUNING, Records(results), "ptb").text

@@ -59,9 +59,12 @@ def test_what_trials_in_the_same_list_will_choose_is_waited_for(results):
         f"512-tuned-vanilla-untied-seed{seed}" for seed in (1, 2, 3)
     ], "also of what is longer by length alone"
     assert len([name for name in together if name.startswith("tuning-rate-vanilla")]) == 4, "trials do not wait for themselves"
-    larger = names(results, "tuning-rate", "tuning-1024", "1024-paper")
-    assert not any(name.startswith("tuning-1024-vanilla-") for name in larger), "which take over what the smaller model chose"
+    write_chosen(results / "ptb" / "chosen.toml", {**choices, ("tuned", 1024, "vanilla"): Choice({})})
+    larger = names(results, "tuning-rate", "1024-tuned", "1024-paper")
+    assert not any(name.startswith("1024-tuned-vanilla-") for name in larger), "which takes over what the smaller model chose"
     assert any(name.startswith("1024-paper-vanilla-") for name in larger), "which is of the other setting"
+    both_sizes = names(results, "tuning-rate", "tuning-1024")
+    assert len([name for name in both_sizes if name.startswith("tuning-1024-vanilla-")]) == 3, "trials build on no choice"
 
 
 def test_trials_that_have_ended_choose_once_and_for_all(results, tmp_path):

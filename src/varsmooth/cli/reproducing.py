@@ -119,9 +119,9 @@ def reproduce(
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
         Instead of the table: gamma, ablation, beside-dropout, rare-words, length, grid, alone, tuning-paper, tuning-512,
-        tuning-rate, tuning-blank, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost. Several, with
-        commas between them, go through one fleet in this order, and tables may be among them, as 512-paper, 512-tuned,
-        1024-paper or 1024-tuned.
+        tuning-rate, tuning-warm-up, tuning-blank, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
+        Several, with commas between them, go through one fleet in this order, and tables may be among them, as 512-paper,
+        512-tuned, 1024-paper or 1024-tuned.
     points
         With --experiment that draws a curve: some of its values, with commas between them; all of them unless given.
     all_

@@ -65,10 +65,10 @@ class Chosen:
                 f"{self.source}: has no [tuned.{size}.{row}]; tune the row on the development set and write what it chose there"
             )
         # What was tuned at this size is said in full by its trials, also where it is as in the recipe.
-        inherited = {} if found and found.trials else self.inherited(setting, size, row)
+        inherited = {} if found and found.trials else self._inherited(setting, size, row)
         return {**inherited, **(found.set if found else {})}
 
-    def inherited(self, setting: Setting, size: int, row: str) -> Values:
+    def _inherited(self, setting: Setting, size: int, row: str) -> Values:
         """Return what a row takes from the next smaller size."""
         smaller = [key for key in self.choices if (key[0], key[2]) == (setting, row) and key[1] < size]
         below = self.choices[max(smaller, key=lambda key: key[1])].set if smaller else {}

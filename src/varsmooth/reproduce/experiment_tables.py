@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from varsmooth.experiment.results import own_prediction
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
+from varsmooth.reproduce.bands import COUNT, SHARE_OF_TOKENS, band_figures, band_heads
 from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import (
+    NOT_RUN,
     NOTHING,
     PagePart,
     paragraphs,
@@ -125,24 +128,50 @@ def gain_curves(found: Curves) -> Curves:
     }
 
 
+def arm_bands_table(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> PagePart:
+    """Return test perplexity by the target's training count, of every arm that was run, by its own prediction and the mode."""
+    found = [line for line in _arm_lines(experiment, records, corpus, budget) if line.runs]
+    heads = band_heads(found[0].runs) if found else []
+    if not heads:
+        return NOT_RUN
+    rows = [[SHARE_OF_TOKENS, *heads[1]]]
+    for arm, label, runs in found:
+        own = arm.predict or own_prediction(runs[0].record)
+        by = {f"{label}, by the {predict}": band_figures(runs, predict) for predict in (own, "mode")}
+        rows += [[name, *map(shown, figures)] for name, figures in by.items()]
+    return records_table([COUNT, *heads[0]], rows)
+
+
 def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:
+    lines, rows = _arm_lines(experiment, records, corpus, budget), []
+    for arm, label, runs in lines:
+        cells = [("valid", False), ("test", False), ("test", True)]
+        figures = [perplexity(runs, split, arm.predict, tuned=tuned) for split, tuned in cells]
+        rows.append([label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
+    begun = {line.arm.name for line in lines if line.runs}
+    # Of an arm that was not begun the variants are not listed.
+    missing = dict.fromkeys(line.label if line.arm.name in begun else line.arm.label for line in lines if not line.runs)
+    header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
+    return table_with_gaps(markdown.table(header, rows), list(missing), empty=not begun)
+
+
+class _ArmLine(NamedTuple):
+    arm: Arm
+    label: str
+    runs: list[RunSummary]
+
+
+def _arm_lines(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> list[_ArmLine]:
+    """Return every variant of every arm with its runs."""
     found = records.runs(corpus, group_of(experiment, budget))
     in_table = records.runs(corpus, table_group(experiment.size, experiment.setting, budget))
-    rows: list[list[str]] = []
-    missing: list[str] = []
+    lines = []
     for arm, number, values in _variants(experiment):
         runs = found.get(point_name(arm, None, number), [])
         if arm.table:
             runs = [run for run in in_table.get(arm.row, []) if run.seed in experiment.seeds]
-        if not runs and arm.label not in missing[-1:]:  # of several variants the arm is told once
-            missing.append(arm.label)
-        cells = [("valid", False), ("test", False), ("test", True)]
-        figures = [perplexity(runs, split, arm.predict, tuned=tuned) for split, tuned in cells]
-        label = f"{arm.label}, {values}" if values else arm.label
-        rows.append([label, seeds_shown([run.seed for run in runs]), *map(shown, figures)])
-    any_run = any(row[1] != NOTHING for row in rows)
-    header = ["what is changed", "seeds", "valid", "test", "test, tuned temperature"]
-    return table_with_gaps(markdown.table(header, rows), missing, empty=not any_run)
+        lines.append(_ArmLine(arm, f"{arm.label}, {values}" if values else arm.label, runs))
+    return lines
 
 
 def _variants(experiment: Experiment) -> list[tuple[Arm, int, str]]:

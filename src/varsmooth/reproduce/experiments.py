@@ -68,15 +68,18 @@ class Experiment:
     """steps between evaluations; 0: as the recipe says"""
     size: int = 512
     setting: Setting = "paper"
-    """tuned: for the rows that were, over what they chose; for trials, over what they chose at a smaller size"""
+    """tuned: for the rows that were, over what they chose"""
     trials: bool = False
     """whether its runs are trials, judged by their best on the development set alone"""
     tunes: Setting | None = None
-    """where its runs are trials: the setting in which they choose the values of their rows, at this size"""
+    """where its runs are trials: the setting in which they choose the values of their rows, at this size. They say in full how
+    they differ from the recipes, so that they stay the same whatever is chosen"""
     alone: bool = False
     """whether its runs must have the machine to themselves, because their time is what is asked for"""
     in_table: float | None = None
     """the value of the curve at which points are the tuned rows of the table, so that there is nothing to train"""
+    bands: bool = False
+    """whether its arms are also shown by how often the target was seen in training, by the mode as well"""
     reference: str = ""
     """the row of the table that its curves are to be compared with"""
 
@@ -194,8 +197,7 @@ def _arms_to_run(experiment: Experiment, chosen: Chosen, names: Sequence[str]) -
 
 
 def _base_values(experiment: Experiment, chosen: Chosen, arm: Arm) -> Values:
-    of = chosen.inherited if experiment.setting == "tuned" and experiment.trials else chosen.values
-    return of(experiment.setting, experiment.size, arm.row)
+    return {} if experiment.tunes else chosen.values(experiment.setting, experiment.size, arm.row)
 
 
 def group_of(experiment: Experiment, budget: Budget) -> str:

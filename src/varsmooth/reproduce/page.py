@@ -15,6 +15,7 @@ from varsmooth.reproduce.chosen import FILE, read_chosen
 from varsmooth.reproduce.data_cost import data_cost_table, time_table
 from varsmooth.reproduce.experiment_tables import (
     REFERENCE,
+    arm_bands_table,
     choices_table,
     curves,
     experiment_table,
@@ -159,6 +160,8 @@ def _add_experiment(page: Page, records: Records, plan: CorpusPlan, experiment: 
         )
         part = replace(part, text=paragraphs(f"![{title}]({picture})", part.text))
     page.add(f"{plan.name}/{group}", part)
+    if experiment.bands:
+        page.add(f"{plan.name}/{group}/bands", arm_bands_table(experiment, records, plan.name, budget))
     if experiment.vary == SHARE and budget == "full":
         costs = cost.shown_cost(records.results)
         page.add(f"{plan.name}/{group}/cost", data_cost_table(experiment, records, plan.name, costs))

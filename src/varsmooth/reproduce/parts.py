@@ -52,8 +52,8 @@ class Parts:
             else:
                 experiment = named_experiments()[name]
                 size, setting = experiment.size, experiment.setting
-                # What trials have chosen among themselves is no part of them.
-                sizes = [own for own in SIZES if own < size or (own == size and experiment.tunes is None)]
+                # Trials that choose build on no choice.
+                sizes = [own for own in SIZES if own <= size and experiment.tunes is None]
                 found = self._experiment(experiment, chosen)
             jobs += [job for job in found if not any((setting, own, _row(job)) in to_choose for own in sizes)]
         return jobs

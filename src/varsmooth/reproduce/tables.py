@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from varsmooth.evaluate import Band
 from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
+from varsmooth.reproduce.bands import COUNT, SHARE_OF_TOKENS, band_figures, band_heads, relative
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import (
@@ -103,20 +102,17 @@ def speed_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
 def bands_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
     """Return test perplexity by the target's training count, vanilla beside the best smoothing row, each at its temperature."""
     runs = records.runs(plan.name, group)
-    best = best_smoothing(plan, runs)
-    first = result_of(runs[BASELINE][0].record, "test", tuned=True) if BASELINE in runs else None
-    if best is None or first is None or not first.get("bands"):
+    best, heads = best_smoothing(plan, runs), band_heads(runs.get(BASELINE, []))
+    if best is None or not heads:
         return NOT_RUN
-    bands = first["bands"]
-    header = ["training count of the target", *map(_band_name, bands)]
-    share = [f"{band['tokens'] / first['tokens']:.1%}" for band in bands]
-    rows = [["share of the tokens", *share]]
-    figures = {}
-    for name, label in ((BASELINE, _label(plan, BASELINE)), (best.name, best.label)):
-        figures[name] = [_band_perplexity(runs[name], index) for index in range(len(bands))]
-        rows.append([label, *map(shown, figures[name])])
-    gains = [_relative(*both) for both in zip(figures[BASELINE], figures[best.name], strict=True)]
-    return records_table(header, [*rows, ["change", *gains]])
+    plain, smoothed = (band_figures(runs[name]) for name in (BASELINE, best.name))
+    rows = [
+        [SHARE_OF_TOKENS, *heads[1]],
+        [_label(plan, BASELINE), *map(shown, plain)],
+        [best.label, *map(shown, smoothed)],
+        ["change", *map(relative, plain, smoothed)],
+    ]
+    return records_table([COUNT, *heads[0]], rows)
 
 
 def calibration_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
@@ -243,23 +239,6 @@ def _label(plan: CorpusPlan, name: str) -> str:
 
 def _method(run: RunSummary) -> str:
     return str((run.record.get("config") or {}).get("smoothing", {}).get("method", "none"))
-
-
-def _band_name(band: dict[str, Any]) -> str:
-    low, high = band["low"], band["high"]
-    return f"{low:,} or more" if high is None else str(low) if low == high else f"{low}-{high}"
-
-
-def _band_perplexity(runs: Sequence[RunSummary], index: int) -> Spread | None:
-    def figure(run: RunSummary) -> float | None:
-        bands = (result_of(run.record, "test", tuned=True) or {}).get("bands") or []
-        return Band(**bands[index]).perplexity if index < len(bands) else None
-
-    return over_seeds(runs, figure)
-
-
-def _relative(plain: Spread | None, smoothed: Spread | None) -> str:
-    return markdown.NOTHING if plain is None or smoothed is None else f"{smoothed.mean / plain.mean - 1:+.1%}"
 
 
 def _calibration_error(run: RunSummary, tuned: bool) -> float | None:

@@ -1,0 +1,49 @@
+"""Test perplexity by how often the target was seen in training, at the temperature tuned on valid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from varsmooth.evaluate import Band
+from varsmooth.experiment.results import result_of
+from varsmooth.experiment.seeds import Spread
+from varsmooth.report.runs import RunSummary
+from varsmooth.reproduce.markdown import shown
+from varsmooth.reproduce.records import over_seeds
+
+COUNT = "training count of the target"
+SHARE_OF_TOKENS = "share of the tokens"
+
+
+def band_heads(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """Return the names of the bands and their shares of the tokens, each a row without its first cell; none without bands."""
+    bands = _bands(runs[0]) if runs else []
+    tokens = sum(band["tokens"] for band in bands)
+    return [[_name(band) for band in bands], [f"{band['tokens'] / tokens:.1%}" for band in bands]] if bands else []
+
+
+def band_figures(runs: Sequence[RunSummary], predict: str | None = None) -> list[Spread | None]:
+    """Return the perplexity of each band over seeds, by the runs' own prediction unless another is given."""
+    count = len(_bands(runs[0], predict)) if runs else 0
+    return [over_seeds(runs, partial(_perplexity, index=index, predict=predict)) for index in range(count)]
+
+
+def relative(plain: Spread | None, other: Spread | None) -> str:
+    """Return by how much a perplexity is above another, in percent."""
+    return shown(None) if plain is None or other is None else f"{other.mean / plain.mean - 1:+.1%}"
+
+
+def _bands(run: RunSummary, predict: str | None = None) -> list[dict[str, Any]]:
+    return (result_of(run.record, "test", predict, tuned=True) or {}).get("bands") or []
+
+
+def _perplexity(run: RunSummary, index: int, predict: str | None) -> float | None:
+    bands = _bands(run, predict)
+    return Band(**bands[index]).perplexity if index < len(bands) else None
+
+
+def _name(band: dict[str, Any]) -> str:
+    low, high = band["low"], band["high"]
+    return f"{low:,} or more" if high is None else str(low) if low == high else f"{low}-{high}"
