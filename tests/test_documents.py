@@ -91,10 +91,12 @@ def test_the_output_of_the_second_command_is_that_of_its_record():
     assert "modified" not in record["commit"]
     best = record["best"]
     assert f"best model: step {best['step']}, valid perplexity {best['valid_perplexity']:.2f}\n" in README
-    for result in record["results"]:
-        if result["split"] == "test":
-            at = "its tuned temperature" if result["tuned_temperature"] else "temperature 1"
-            assert f"test perplexity {result['perplexity']:.2f} by {result['predict']}, at {at}\n" in README
+    tests = [it for it in record["results"] if it["split"] == "test"]
+    plain, tuned = ([it for it in tests if it["tuned_temperature"] == is_tuned] for is_tuned in (False, True))
+    assert len(plain) == len(tuned) == 3
+    for result, at in zip(plain, tuned, strict=True):
+        figures = f"{at['perplexity']:.2f} at its tuned temperature, {at['scaled']['perplexity']:.2f} with tuned scales"
+        assert f"test perplexity {result['perplexity']:.2f} by {result['predict']}, {figures}\n" in README
 
 
 def bench_medians() -> dict[tuple[str, ...], float]:

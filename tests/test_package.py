@@ -21,6 +21,7 @@ PUBLIC = {
     "output_loss",
     "Corpus",
     "LanguageModel",
+    "Scales",
     "Vocab",
     "__version__",
     "open_corpus",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from varsmooth.draws import DrawKey
 from varsmooth.errors import InputError
-from varsmooth.evaluate import LanguageModel
+from varsmooth.evaluate import LanguageModel, Scales
 from varsmooth.ops.noise import noise
 from varsmooth.posterior import EmbeddingPosterior, OutputLoss, output_loss
 from varsmooth.proposal import Proposal
@@ -25,6 +25,7 @@ __all__ = [
     "LanguageModel",
     "OutputLoss",
     "Proposal",
+    "Scales",
     "SmoothingHandle",
     "Vocab",
     "__version__",

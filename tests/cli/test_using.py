@@ -18,6 +18,7 @@ from commands_for_tests import Run, refused
 from networks_for_tests import TINY
 from varsmooth import demo as demo_module
 from varsmooth.evaluate import LanguageModel
+from varsmooth.experiment.results import result_of
 
 TEXT = "the cat sat on the mat\nthe dog sat on the <unk>\n\na cat and a dog sat\n"
 
@@ -195,6 +196,36 @@ def test_eval_predicts_as_the_recipe_says_and_tunes_on_valid(run: Run, trained: 
     assert found["perplexity"] == pytest.approx(recorded["perplexity"])
 
 
+def test_eval_tunes_scales_on_valid_and_takes_two_numbers(run: Run, trained: Path) -> None:
+    record = json.loads((trained / "record.json").read_text())
+    (recorded,) = (r for r in record["results"] if (r["split"], r["predict"], r["tuned_temperature"]) == ("test", "mean", True))
+    found = json.loads(run("eval", trained, "--scales", "auto", "--json")[1])
+    assert found.keys() == {"split", "perplexity", "nll", "tokens", "predict", "scale_of_context", "scale_of_bias"}
+    scales = recorded["scaled"]["context"], recorded["scaled"]["bias"]
+    assert (found["scale_of_context"], found["scale_of_bias"]) == pytest.approx(scales, abs=0.01)
+    given = json.loads(run("eval", trained, f"--scales={scales[0]},{scales[1]}", "--json")[1])
+    assert given["perplexity"] == pytest.approx(recorded["scaled"]["perplexity"], rel=1e-6)
+    assert "scale_of_bias" in run("eval", trained, "--scales", "0.5,-1")[1]
+
+
+def test_score_and_generate_take_scales_from_the_record(run: Run, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("the cat sat\n")
+    record = json.loads((trained / "record.json").read_text())
+    recorded = (result_of(record, "valid", "mode", tuned=True) or {})["scaled"]
+    numbers = f"{recorded['context']},{recorded['bias']}"
+    score = ("score", trained, tmp_path / "lines.txt", "--predict", "mode")
+    auto = run(*score, "--scales", "auto")
+    assert auto == run(*score, "--scales", numbers)
+    assert auto[1] != run(*score)[1]
+    generate = ("generate", trained, "--prompt", "the", "--predict", "mode", "--seed", 1)
+    assert run(*generate, "--scales", "auto") == run(*generate, "--scales", numbers)
+    shutil.copytree(trained, tmp_path / "older")
+    for entry in record["results"]:
+        entry.pop("scaled", None)
+    (tmp_path / "older" / "record.json").write_text(json.dumps(record))
+    refused(run("score", tmp_path / "older", tmp_path / "lines.txt", "--scales", "auto"), "no scales for prediction by mean")
+
+
 def test_eval_samples(run: Run, trained: Path) -> None:
     common = ("eval", trained, "--predict", "sample", "--samples", 3, "--json")
     arithmetic, geometric = (json.loads(run(*common, "--average", a)[1]) for a in ("arithmetic", "geometric"))
@@ -208,8 +239,8 @@ def test_eval_measures_a_single_file(run: Run, trained: Path, tmp_path: Path) ->
     text = Path(json.loads((trained / "record.json").read_text())["config"]["data"]["name"]) / "test.txt"
     path = tmp_path / "article.txt"
     path.write_bytes(text.read_bytes())
-    for temperature in ("1", "auto"):
-        common = ("--temperature", temperature, "--json")
+    for options in (["--temperature", "1"], ["--temperature", "auto"], ["--scales", "auto"]):
+        common = (*options, "--json")
         own, found = (json.loads(run("eval", trained, *data, *common)[1]) for data in ((), ("--data", path)))
         assert found == {**own, "split": "article.txt"}
     path.write_text("\n")
@@ -229,6 +260,11 @@ def test_eval_refuses(run: Run, trained: Path, tmp_path: Path) -> None:
     refused(run("eval", trained, "--temperature", "hot"), "--temperature", "hot")
     refused(run("eval", trained, "--temperature", "0"), "temperature")
     refused(run("eval", trained, "--predict", "sample", "--temperature", "auto"), "sample")
+    refused(run("eval", trained, "--scales", "0.8"), "--scales takes two numbers", "'0.8'")
+    refused(run("eval", trained, "--scales", "0.8,low"), "--scales takes two numbers")
+    refused(run("eval", trained, "--scales", "nan,1"), "scales must be finite")
+    refused(run("eval", trained, "--scales", "auto", "--temperature", "2"), "take the place of a temperature")
+    refused(run("eval", trained, "--scales", "auto", "--predict", "sample"), "--scales auto goes with")
     refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples")
     refused(run("eval", trained, "--batch", "0"), "--batch")
     refused(run("eval", trained, "--predict", "median"), "median")

@@ -13,6 +13,7 @@ from rich.console import Console
 from networks_for_tests import tiny_config
 from statistics_for_tests import FAILURE_RATE, chi_square_p
 from varsmooth import InputError, LanguageModel, Vocab
+from varsmooth.evaluate import Scales
 from varsmooth.experiment import Reporting, start_run
 from varsmooth.train.checkpoint import load_model, save_model
 from varsmooth.train.folder import RunFolder
@@ -87,10 +88,51 @@ def test_the_scales_of_context_and_bias_are_those_of_the_development_set(run, mo
         assert ("scaled" in result) == result["tuned_temperature"]
         if result["tuned_temperature"]:
             scaled = result["scaled"]
-            scales = model.read({"valid": valid}, [result["predict"]])["valid", result["predict"]].best_scales()
+            scales = model.best_scales(valid, result["predict"])
             assert (scaled["context"], scaled["bias"]) == pytest.approx((scales.context, scales.bias), abs=0.01)
+            recorded = Scales(scaled["context"], scaled["bias"])
             if result["split"] == "valid":
                 assert scaled["perplexity"] <= result["perplexity"] * (1 + 1e-6)
+                found = model.evaluate(valid, result["predict"], scales=recorded)
+                assert found.perplexity == pytest.approx(scaled["perplexity"], rel=1e-6)
+                assert (found.scales, found.tokens) == (recorded, len(valid))
+
+
+def test_scales_multiply_what_the_context_says_and_the_bias(model):
+    valid, tables = ids_of(model, *LINES), model.network.tables("mean")
+    inputs = torch.tensor([model.vocab.eos_id, *valid[:-1]])[:, None]
+    logits, _ = model.network.logits(inputs, model.network.initial_state(1), tables)
+    bias = model.network.bias.detach()
+    for scales in (Scales(1.0, 1.0), Scales(0.6, 1.7), Scales(0.0, 1.0), Scales(1.3, -0.2)):
+        expected = (logits[:, 0].detach() - bias) * scales.context + bias * scales.bias
+        loss = torch.nn.functional.cross_entropy(expected, torch.tensor(valid))
+        assert model.evaluate(valid, "mean", scales=scales).nll == pytest.approx(float(loss), rel=1e-5)
+        assert model.evaluate(valid, "mean", scales=scales, batch=3).tokens == len(valid)
+    assert model.evaluate(valid, scales=Scales(1.0, 1.0)).nll == pytest.approx(model.evaluate(valid).nll, rel=1e-6)
+
+
+def test_lines_and_texts_take_scales_too(model):
+    scales = Scales(0.5, 1.2)
+    for line, score in zip(LINES, model.score(LINES, "mode", scales), strict=True):
+        expected = model.evaluate(ids_of(model, line), "mode", scales=scales)
+        assert score.perplexity == pytest.approx(expected.perplexity, rel=1e-6)
+    assert model.generate("the cat", 6, scales=Scales(0.5, 0.5), seed=3) == model.generate("the cat", 6, temperature=2, seed=3)
+    texts = [model.generate(prompt, 4, scales=Scales(0.0, 1.0), seed=3).removeprefix(prompt) for prompt in ("the", "a bird")]
+    assert texts[0] == texts[1], "without what the context says the prompt does not matter"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scales": Scales(math.nan, 1.0)}, "scales must be finite, got nan for the context"),
+        ({"scales": Scales(1.0, math.inf)}, "scales must be finite"),
+        ({"scales": Scales(1.0, 1.0), "temperature": 2.0}, "scales take the place of a temperature"),
+        ({"scales": Scales(1.0, 1.0), "predict": "sample"}, "not with sample"),
+    ],
+)
+def test_scales_that_cannot_be_are_refused(model, options, message):
+    with pytest.raises(InputError, match=message):
+        model.evaluate(ids_of(model, *LINES), **options)
 
 
 def test_the_best_model_is_that_of_the_metrics(run):

@@ -283,7 +283,7 @@ def test_a_temperature_is_one_scale_for_context_and_bias():
     found = some_reading(network, IDS, "mode", 4, 10, 9)
     for temperature in (0.7, 1.0, 1.9):
         scales = Scales(1 / temperature, 1 / temperature)
-        assert found.scaled_perplexity(scales) == pytest.approx(found.evaluate(temperature).perplexity, rel=1e-5)
+        assert found.scaled(scales).perplexity == pytest.approx(found.evaluate(temperature).perplexity, rel=1e-5)
 
 
 def test_the_mean_of_a_table_smoothed_at_one_rate_is_a_scale_of_the_context():
@@ -293,17 +293,17 @@ def test_the_mean_of_a_table_smoothed_at_one_rate_is_a_scale_of_the_context():
     mean = EmbeddingPosterior(mode.output, Proposal.linear_interpolation(counts, 0.3)).mean()
     smoothed = read(network, columns, Tables(mode.input, mean), "mean", 9)
     plain = read(network, columns, mode, "mode", 9)
-    assert plain.scaled_perplexity(Scales(1 - 0.3, 1.0)) == pytest.approx(smoothed.evaluate().perplexity, rel=1e-5)
+    assert plain.scaled(Scales(1 - 0.3, 1.0)).perplexity == pytest.approx(smoothed.evaluate().perplexity, rel=1e-5)
 
 
 def test_the_best_scales_are_best():
     network = some_network(output="table")
     found = some_reading(network, text_of(network, 400), "mode", 1, 0, 50)
     best = found.best_scales()
-    lowest = found.scaled_perplexity(best)
+    lowest = found.scaled(best).perplexity
     assert lowest <= found.evaluate(found.best_temperature()).perplexity
     for context, bias in ((0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.0, -0.1), (0.1, 0.1), (-0.1, -0.1)):
-        assert found.scaled_perplexity(Scales(best.context + context, best.bias + bias)) > lowest
+        assert found.scaled(Scales(best.context + context, best.bias + bias)).perplexity > lowest
     with torch.no_grad():
         network.bias.fill_(1.5)
     assert found.best_scales().bias == 1.0, "the same for every word, it says nothing"
@@ -342,12 +342,12 @@ def test_a_long_stream_is_read_where_a_part_of_it_points(monkeypatch):
 def test_the_derivatives_by_the_scales_are_those_of_autograd():
     generator = torch.Generator().manual_seed(4)
     logits, bias = torch.randn(7, 11, generator=generator).double(), torch.randn(11, generator=generator).double()
-    targets, scales = torch.arange(7), (0.8, 1.3)
+    targets, scales = torch.arange(7), Scales(0.8, 1.3)
 
     def loss(context: Tensor, of_bias: Tensor) -> Tensor:
         return F.cross_entropy(context * (logits - bias) + of_bias * bias, targets, reduction="sum")
 
-    at = tuple(torch.tensor(scale, dtype=torch.float64) for scale in scales)
+    at = tuple(torch.tensor(scale, dtype=torch.float64) for scale in (scales.context, scales.bias))
     slopes, second = torch.autograd.functional.jacobian(loss, at), torch.autograd.functional.hessian(loss, at)
     expected = torch.stack([loss(*at), *slopes, second[0][0], second[0][1], second[1][1]])
     found = output.scale_terms(logits.clone(), targets, bias, scales).sum(-1)

@@ -15,6 +15,7 @@ from varsmooth.cli.output import lasting_console
 from varsmooth.config import override
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
+from varsmooth.experiment.results import result_of
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe
 from varsmooth.train.folder import resume_command
@@ -149,13 +150,22 @@ def _report(record: dict[str, Any], folder: Path, console: Console, as_json: boo
         best = record["best"]
         console.print(f"best model: step {best['step']}, valid perplexity {_figure(best['valid_perplexity'])}", highlight=False)
         for found in record["results"]:
-            if found["split"] == "test":
-                control = "at its tuned temperature" if found["tuned_temperature"] else "at temperature 1"
-                figure = _figure(found["perplexity"])
-                by = " ".join(str(word) for word in (found["average"], found["predict"]) if word)
-                console.print(f"test perplexity {figure} by {by}, {control}", highlight=False)
+            if found["split"] == "test" and not found["tuned_temperature"]:
+                console.print(_test_line(record, found), highlight=False)
         console.print(f"run: {folder}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _test_line(record: dict[str, Any], found: dict[str, Any]) -> str:
+    """Say what a prediction gives, and what it gives at the temperature and with the scales that are best on valid."""
+    by = " ".join(str(word) for word in (found["average"], found["predict"]) if word)
+    line = f"test perplexity {_figure(found['perplexity'])} by {by}"
+    tuned = result_of(record, "test", found["predict"], tuned=True) or {}
+    if "perplexity" in tuned:
+        line += f", {_figure(tuned['perplexity'])} at its tuned temperature"
+    if "scaled" in tuned:
+        line += f", {_figure(tuned['scaled']['perplexity'])} with tuned scales"
+    return line
 
 
 def _figure(perplexity: float | None) -> str:

@@ -15,9 +15,10 @@ from rich.table import Table
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
-from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample
+from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample, Scales
 from varsmooth.experiment import corpus_of, set_threads
 from varsmooth.experiment.opening import changed_texts
+from varsmooth.experiment.results import result_of
 from varsmooth.files import for_json
 from varsmooth.posterior import Predict
 from varsmooth.text.reading import decode_lines, read_lines
@@ -37,6 +38,7 @@ def evaluate_run(
     samples: int | None = None,
     average: Average | None = None,
     temperature: str = "1",
+    scales: str | None = None,
     batch: int = 1,
     seed: int = 0,
     data: str | None = None,
@@ -49,6 +51,7 @@ def evaluate_run(
 
         varsmooth eval runs/kn
         varsmooth eval runs/kn --split valid --predict mean --temperature auto --json
+        varsmooth eval runs/kn --scales auto
         varsmooth eval runs/kn --predict sample --samples 20 --average geometric
         varsmooth eval runs/kn --data article.txt
 
@@ -66,6 +69,9 @@ def evaluate_run(
         Average the draws' probabilities (arithmetic, unless given) or their log-likelihoods (geometric).
     temperature
         A number, or `auto` for the one that is best on valid.
+    scales
+        Instead of a temperature: factors of what the context says and of the bias, such as `0.8,1`, or `auto` for those that
+        are best on valid. With little text they bring more than a temperature.
     batch
         Columns to cut the split into. 1 carries the state through the whole split, as published figures do; more is faster, and
         each column then starts from a short context.
@@ -73,7 +79,7 @@ def evaluate_run(
         Of the draws, with `--predict sample`.
     data
         Another data set or folder than the run's own, or a single text file, encoded with the run's vocabulary. All of a file
-        is measured, whatever --split says, and `--temperature auto` is tuned on the run's own valid.
+        is measured, whatever --split says, and `auto` is tuned on the run's own valid.
     device
         Where to compute.
     json_
@@ -88,13 +94,13 @@ def evaluate_run(
             raise InputError(f"{flag} goes with --predict sample, and this predicts by the {rule}")
     file = data if data is not None and Path(data).is_file() else None
     # One file has no development set of its own.
-    corpus = None if file and temperature != "auto" else _corpus(model, None if file else data)
+    corpus = None if file and "auto" not in (temperature, scales) else _corpus(model, None if file else data)
     if corpus is not None and data is None:
         _tell_of_changes(run, corpus)
-    degree = _temperature(model, corpus, rule, temperature)
+    degree, factors = _temperature(model, corpus, rule, temperature), _scales(model, corpus, rule, scales)
     ids = encode_file(Path(file), model.vocab) if file else getattr(corpus, split)
     count, kind = 20 if samples is None else samples, average or "arithmetic"
-    found = model.evaluate(ids, rule, degree, batch=batch, samples=count, average=kind, seed=seed)
+    found = model.evaluate(ids, rule, degree, batch=batch, samples=count, average=kind, seed=seed, scales=factors)
     part = Path(file).name if file else split
     if json_:
         print(json.dumps(_figures(found, part)))
@@ -108,6 +114,7 @@ def score(
     file: Annotated[Path, Parameter(allow_leading_hyphen=True)] = Path("-"),
     *,
     predict: Predict | None = None,
+    scales: str | None = None,
 ) -> None:
     """Score each line of a text: one JSON object per line, as soon as the line is read.
 
@@ -117,6 +124,7 @@ def score(
 
         varsmooth score runs/kn text.txt
         echo 'return the length of the list .' | varsmooth score runs/kn -
+        varsmooth score runs/kn text.txt --scales auto
 
     Parameters
     ----------
@@ -126,11 +134,14 @@ def score(
         A text file, or - for standard input.
     predict
         Which table predicts; the default is the recipe's own.
+    scales
+        Factors of what the context says and of the bias, such as `0.8,1`, or `auto` for those that the run's record has, which
+        are best on its valid.
     """
     if str(file).startswith("--"):
         raise InputError(f"unknown option {file}")
     model = _load(run)
-    for scored in model.score(_lines(file), predict):
+    for scored in model.score(_lines(file), predict, _recorded_scales(run, model, predict, scales)):
         figures = {
             "log_probability": scored.log_probability,
             "tokens": scored.tokens,
@@ -150,6 +161,7 @@ def generate(
     top_k: int = 0,
     seed: int = 0,
     predict: Predict | None = None,
+    scales: str | None = None,
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Continue a prompt until the line ends or enough words are written.
@@ -175,11 +187,15 @@ def generate(
         The same seed writes the same text.
     predict
         Which table predicts; the default is the recipe's own.
+    scales
+        Factors of what the context says and of the bias, such as `0.8,1`, or `auto` for those that the run's record has, which
+        are best on its valid; the temperature comes on top.
     json_
         Print one JSON object.
     """
     model = _load(run)
-    text = model.generate(prompt, words, temperature=temperature, top_k=top_k, seed=seed, predict=predict)
+    factors = _recorded_scales(run, model, predict, scales)
+    text = model.generate(prompt, words, temperature=temperature, top_k=top_k, seed=seed, predict=predict, scales=factors)
     print(json.dumps({"prompt": prompt, "text": text, "seed": seed}) if json_ else text)
 
 
@@ -216,6 +232,34 @@ def _temperature(model: LanguageModel, corpus: Corpus | None, rule: PredictOrSam
         raise InputError(f"--temperature takes a number or auto, got {temperature!r}") from None
 
 
+def _scales(model: LanguageModel, corpus: Corpus | None, rule: PredictOrSample, scales: str | None) -> Scales | None:
+    if scales is None or corpus is None or scales != "auto":
+        return _two_factors(scales)
+    if rule == "sample":
+        raise InputError("--scales auto goes with --predict mode, mean or mean-input")
+    return model.best_scales(corpus.valid, rule)
+
+
+def _recorded_scales(run: Path, model: LanguageModel, predict: Predict | None, scales: str | None) -> Scales | None:
+    if scales != "auto":
+        return _two_factors(scales)
+    rule = predict or model.predict
+    found = (result_of(RunFolder(run).read_record(), "valid", rule, tuned=True) or {}).get("scaled")
+    if found is None:
+        raise InputError(f"{run}: its record has no scales for prediction by {rule}; give --scales two numbers")
+    return Scales(found["context"], found["bias"])
+
+
+def _two_factors(scales: str | None) -> Scales | None:
+    if scales is None:
+        return None
+    try:
+        context, bias = map(float, scales.split(","))
+    except ValueError:
+        raise InputError(f"--scales takes two numbers with a comma between them, or auto; got {scales!r}") from None
+    return Scales(context, bias)
+
+
 def _figures(found: Evaluation, split: str) -> dict[str, object]:
     figures: dict[str, object] = {
         "split": split,
@@ -225,6 +269,9 @@ def _figures(found: Evaluation, split: str) -> dict[str, object]:
         "predict": found.predict,
         "temperature": found.temperature,
     }
+    if found.scales is not None:
+        del figures["temperature"]
+        figures |= {"scale_of_context": found.scales.context, "scale_of_bias": found.scales.bias}
     if found.samples is not None:
         figures |= {"samples": found.samples, "average": found.average}
     return figures

@@ -4,7 +4,8 @@ from varsmooth.evaluate.bands import Band, frequency_bands
 from varsmooth.evaluate.calibration import Calibration, Judged, calibration_of
 from varsmooth.evaluate.development import DevelopmentSet
 from varsmooth.evaluate.language_model import LanguageModel, LineScore
-from varsmooth.evaluate.reading import Evaluation, Reading, Scales
+from varsmooth.evaluate.perplexity import Scales
+from varsmooth.evaluate.reading import Evaluation, Reading
 from varsmooth.evaluate.sampling import Average
 from varsmooth.evaluate.stream import PredictOrSample, best_temperature, evaluate
 

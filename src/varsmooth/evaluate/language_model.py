@@ -15,7 +15,8 @@ from varsmooth.config import Config
 from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
 from varsmooth.evaluate.columns import Columns
-from varsmooth.evaluate.perplexity import check_temperature, perplexity_of
+from varsmooth.evaluate.output import scaled_logits
+from varsmooth.evaluate.perplexity import Scales, check_scales, check_temperature, perplexity_of
 from varsmooth.evaluate.reading import Evaluation, Reading, read_together
 from varsmooth.evaluate.sampling import Average, columns_for, sampled
 from varsmooth.evaluate.stream import PredictOrSample, best_temperature, evaluate
@@ -72,6 +73,7 @@ class LanguageModel:
         samples: int = 20,
         average: Average = "arithmetic",
         seed: int = 0,
+        scales: Scales | None = None,
     ) -> Evaluation:
         """Return loss, tokens and perplexity of a stream; see ``varsmooth.evaluate.stream.evaluate``."""
         settings, chosen = self.config.evaluate, predict or self.predict
@@ -88,6 +90,7 @@ class LanguageModel:
             samples=samples,
             average=average,
             seed=seed,
+            scales=scales,
         )
 
     def best_temperature(self, ids: Tensor | Sequence[int], predict: Predict | None = None) -> float:
@@ -99,6 +102,14 @@ class LanguageModel:
             predict=predict or self.predict,
             window=self.config.evaluate.window,
         )
+
+    def best_scales(self, ids: Tensor | Sequence[int], predict: Predict | None = None) -> Scales:
+        """Return the scales of context and bias with the lowest perplexity on ``ids``, a development set.
+
+        A model of little text is too sure of what the context says; these mend more of that than a temperature can.
+        """
+        rule = predict or self.predict
+        return self.read({"valid": ids}, [rule])["valid", rule].best_scales()
 
     def read(
         self, streams: Mapping[str, Tensor | Sequence[int]], predicts: Iterable[Predict]
@@ -116,21 +127,21 @@ class LanguageModel:
         averages: tuple[Average, ...] = ("arithmetic", "geometric")
         return sampled(self.network, columns, averages, temperature=1.0, window=window, samples=samples, seed=seed)
 
-    def score(self, lines: Iterable[str], predict: Predict | None = None) -> Iterator[LineScore]:
+    def score(self, lines: Iterable[str], predict: Predict | None = None, scales: Scales | None = None) -> Iterator[LineScore]:
         """Yield the score of each line as it comes; every line starts afresh after ``<eos>`` and its end is predicted too."""
         if isinstance(lines, str):
             raise InputError(
                 f"score takes a list of lines, and would take each character of {lines[:40]!r} for one: pass [line]"
             )
-        return self._scores(lines, predict)
+        return self._scores(lines, predict or self.predict, scales)
 
-    def _scores(self, lines: Iterable[str], predict: Predict | None) -> Iterator[LineScore]:
-        tables = self.network.tables(predict or self.predict)
+    def _scores(self, lines: Iterable[str], rule: Predict, scales: Scales | None) -> Iterator[LineScore]:
+        tables = self.network.tables(rule)
         for line in lines:
             words = line.split()
             ids = torch.tensor([*self.vocab.encode(words), self.vocab.eos_id])
             with torch.inference_mode():
-                scored = evaluate(self.network, ids, self.vocab.eos_id, predict=predict or self.predict, tables=tables)
+                scored = evaluate(self.network, ids, self.vocab.eos_id, predict=rule, tables=tables, scales=scales)
             unknown = sum(word == UNK or word not in self.vocab for word in words)
             yield LineScore(-scored.nll * scored.tokens, scored.tokens, unknown)
 
@@ -144,17 +155,25 @@ class LanguageModel:
         top_k: int = 0,
         seed: int = 0,
         predict: Predict | None = None,
+        scales: Scales | None = None,
     ) -> str:
-        """Return ``prompt`` continued by up to ``words`` words, or to the end of the line; ``<unk>`` is never written."""
+        """Return ``prompt`` continued by up to ``words`` words, or to the end of the line; ``<unk>`` is never written.
+
+        A temperature goes over ``scales``.
+        """
         tokens = prompt.split()
         _check_generation(tokens, words, temperature, top_k)
+        check_scales(scales)
         device = self.network.bias.device
         tables = self.network.tables(predict or self.predict)
         state = self.network.initial_state(1)
         inputs = [self.vocab.eos_id, *self.vocab.encode(tokens)]
         for position in range(words):
             logits, state = self.network.logits(torch.tensor(inputs, device=device)[:, None], state, tables)
-            chosen = self._choose(logits[-1, 0].float().cpu() / temperature, top_k, DrawKey(seed, position, Site.GENERATE))
+            last = logits[-1, 0].float()
+            if scales is not None:
+                last = scaled_logits(last, self.network.bias.float(), scales)
+            chosen = self._choose(last.cpu() / temperature, top_k, DrawKey(seed, position, Site.GENERATE))
             if chosen == self.vocab.eos_id:
                 break
             inputs = [chosen]

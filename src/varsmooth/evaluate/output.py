@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from varsmooth.evaluate.perplexity import Scales
+
 LOGIT_BYTES = 1 << 27
 """Logits held at once, at most: what bounds the memory of an evaluation, whatever the stream and the vocabulary."""
 CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 25}
@@ -37,17 +39,20 @@ def target_nll(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     return F.cross_entropy(logits, targets, reduction="none")
 
 
-def scaled_nll(logits: Tensor, targets: Tensor, bias: Tensor, scales: tuple[float, float]) -> Tensor:
-    """Return the loss [n] of each target where the context's part of a logit and the bias are scaled; overwrites the logits."""
-    context, of_bias = scales
-    scaled = logits.sub_(bias).mul_(context).add_(bias, alpha=of_bias)
-    return F.cross_entropy(scaled, targets, reduction="none")
+def scaled_logits(logits: Tensor, bias: Tensor, scales: Scales) -> Tensor:
+    """Return logits [..., words] with the context's part and the bias scaled; overwrites them."""
+    return logits.sub_(bias).mul_(scales.context).add_(bias, alpha=scales.bias)
 
 
-def scale_terms(logits: Tensor, targets: Tensor, bias: Tensor, scales: tuple[float, float]) -> Tensor:
+def scaled_nll(logits: Tensor, targets: Tensor, bias: Tensor, scales: Scales) -> Tensor:
+    """Return the loss [n] of each target with scales; overwrites the logits."""
+    return F.cross_entropy(scaled_logits(logits, bias, scales), targets, reduction="none")
+
+
+def scale_terms(logits: Tensor, targets: Tensor, bias: Tensor, scales: Scales) -> Tensor:
     """Return each loss, its two derivatives by the scales and its three second ones [6, n]; overwrites the logits."""
     context = logits.sub_(bias)
-    scaled = (scales[0] * context).add_(bias, alpha=scales[1])
+    scaled = (scales.context * context).add_(bias, alpha=scales.bias)
     loss = F.cross_entropy(scaled, targets, reduction="none")
     probs = scaled.softmax(-1)
     own = context.gather(-1, targets[:, None])[:, 0]

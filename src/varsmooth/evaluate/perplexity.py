@@ -1,13 +1,22 @@
-"""Perplexity from a mean loss, and temperatures that have one."""
+"""Perplexity from a mean loss, and the temperatures and scales that have one."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from varsmooth.errors import InputError
 
 COLDEST = 1e-6
 """Below this logits may overflow."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Factors of what the context says and of the bias, which is much like the frequency; a temperature is one for both."""
+
+    context: float
+    bias: float
 
 
 def perplexity_of(nll: float) -> float:
@@ -18,3 +27,8 @@ def perplexity_of(nll: float) -> float:
 def check_temperature(name: str, temperature: float) -> None:
     if not COLDEST <= temperature < math.inf:
         raise InputError(f"{name} must be positive and finite, at least {COLDEST:g}; got {temperature:g}")
+
+
+def check_scales(scales: Scales | None) -> None:
+    if scales is not None and not (math.isfinite(scales.context) and math.isfinite(scales.bias)):
+        raise InputError(f"scales must be finite, got {scales.context:g} for the context and {scales.bias:g} for the bias")

@@ -16,7 +16,7 @@ from varsmooth.errors import InputError
 from varsmooth.evaluate import newton, output
 from varsmooth.evaluate.calibration import Judged, judge_each
 from varsmooth.evaluate.columns import Columns, Step
-from varsmooth.evaluate.perplexity import perplexity_of
+from varsmooth.evaluate.perplexity import Scales, perplexity_of
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.side_by_side import SideBySide
 from varsmooth.model import RecurrentLanguageModel, Tables
@@ -43,18 +43,12 @@ class Evaluation:
     temperature: float = 1.0
     samples: int | None = None
     average: str | None = None
+    scales: Scales | None = None
+    """instead of a temperature"""
 
     @property
     def perplexity(self) -> float:
         return perplexity_of(self.nll)
-
-
-@dataclass(frozen=True)
-class Scales:
-    """Factors of what the context says and of the bias, which is much like the frequency; a temperature is one for both."""
-
-    context: float
-    bias: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +95,11 @@ class Reading:
         """Return the scales of context and bias with the lowest perplexity, looked for from ``start`` for both."""
         return Scales(*self._best((start, start), newton.apart, tolerance))
 
-    def scaled_perplexity(self, scales: Scales) -> float:
-        """Return the perplexity with scales."""
-        bias = self.network.bias.float()
-        losses = self._figures(partial(output.scaled_nll, bias=bias, scales=(scales.context, scales.bias)))
+    def scaled(self, scales: Scales) -> Evaluation:
+        """Return the mean loss with scales."""
+        losses = self._figures(partial(output.scaled_nll, bias=self.network.bias.float(), scales=scales))
         nll = float(losses.sum(dtype=torch.float64)) / self.columns.tokens
-        return Evaluation(nll, self.columns.tokens, self.predict).perplexity
+        return Evaluation(nll, self.columns.tokens, self.predict, scales=scales)
 
     def _best(self, start: newton.Pair, rule: newton.Rule, tolerance: float) -> newton.Pair:
         """Return the scales with the lowest loss; from those of a part of a long stream it is not far."""
@@ -115,7 +108,7 @@ class Reading:
         bias = self.network.bias.float()
 
         def terms_at(scales: newton.Pair) -> newton.Derivatives:
-            terms = self._figures(partial(output.scale_terms, bias=bias, scales=scales))
+            terms = self._figures(partial(output.scale_terms, bias=bias, scales=Scales(*scales)))
             return newton.Derivatives(*terms.sum(-1, dtype=torch.float64).tolist())
 
         return newton.minimum(terms_at, start, rule, tolerance)

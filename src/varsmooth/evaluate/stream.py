@@ -9,7 +9,7 @@ from torch import Tensor
 
 from varsmooth.errors import InputError, check_choice
 from varsmooth.evaluate.columns import Columns
-from varsmooth.evaluate.perplexity import check_temperature
+from varsmooth.evaluate.perplexity import Scales, check_scales, check_temperature
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.reading import Evaluation, read
 from varsmooth.evaluate.sampling import Average, columns_for, exhausted, sampled
@@ -34,14 +34,16 @@ def evaluate(
     average: Average = "arithmetic",
     seed: int = 0,
     tables: Tables | None = None,
+    scales: Scales | None = None,
 ) -> Evaluation:
     """Return the loss of ``ids``. With ``batch`` 1 the state is carried through the whole stream; with more, the stream is cut
-    into so many columns, each of which first reads the ``burn_in`` tokens before it. ``tables`` saves making them again.
+    into so many columns, each of which first reads the ``burn_in`` tokens before it. ``tables`` saves making them again;
+    ``scales`` take the place of a temperature.
 
     ``sample`` draws the tables ``samples`` times for every window, each draw with its own state, in fewer columns where memory
     asks for it; ``arithmetic`` averages the probabilities, ``geometric`` the log-likelihoods.
     """
-    _check(predict, temperature, average, samples)
+    _check(predict, temperature, average, samples, scales)
     device = network.bias.device
     # Of draws there is one for each window, so that a shorter one would be another prediction.
     batch = columns_for(network, batch, window) if predict == "sample" else batch
@@ -50,7 +52,8 @@ def evaluate(
         if predict == "sample":
             draws = sampled(network, columns, (average,), temperature=temperature, window=window, samples=samples, seed=seed)
             return exhausted(draws)[0]
-        return read(network, columns, tables or network.tables(predict), predict, window).evaluate(temperature)
+        found = read(network, columns, tables or network.tables(predict), predict, window)
+        return found.evaluate(temperature) if scales is None else found.scaled(scales)
 
 
 @torch.inference_mode()
@@ -72,9 +75,14 @@ def best_temperature(
         return read(network, columns, network.tables(predict), predict, window).best_temperature(tolerance)
 
 
-def _check(predict: str, temperature: float, average: str, samples: int) -> None:
+def _check(predict: str, temperature: float, average: str, samples: int, scales: Scales | None) -> None:
     check_choice("predict", predict, (*get_args(Predict), "sample"))
     check_choice("average", average, get_args(Average))
     check_temperature("temperature", temperature)
+    check_scales(scales)
     if samples < 1:
         raise InputError(f"samples must be at least 1, got {samples}")
+    if scales is not None and temperature != 1:
+        raise InputError(f"scales take the place of a temperature; got both, the temperature {temperature:g}")
+    if scales is not None and predict == "sample":
+        raise InputError("scales go with the predictions mode, mean and mean-input, not with sample")
