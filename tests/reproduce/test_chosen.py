@@ -8,7 +8,17 @@ from runs_for_tests import record
 from varsmooth import InputError
 from varsmooth.config import override, to_mapping
 from varsmooth.recipe import load_recipe
-from varsmooth.reproduce import Choice, TuningTrial, best_of, choose, corpus_plan, read_chosen, table_jobs, write_chosen
+from varsmooth.reproduce import (
+    Choice,
+    TuningTrial,
+    best_of,
+    choose,
+    choose_below,
+    corpus_plan,
+    read_chosen,
+    table_jobs,
+    write_chosen,
+)
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.matching import standard_checksums
 from varsmooth.reproduce.page import chosen_table
@@ -30,8 +40,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 def test_the_best_on_the_development_set_is_chosen_among_the_longest():
     assert best_of(TRIALS) == Choice({"train.lr": 0.003, "model.tied": True}, TRIALS)
-    with pytest.raises(InputError, match="none of the longest trials"):
-        best_of(TRIALS[2:3])
+    assert best_of(TRIALS[2:3]) is None
 
 
 def test_chosen_values_reach_the_runs_and_a_larger_model_inherits_what_it_does_not_say(tmp_path):
@@ -144,7 +153,7 @@ def test_the_runs_of_a_sweep_become_choices(tmp_path, trial):
     trial(0, 1.0, row="word-dropout")
     path = tmp_path / "results" / "chosen.toml"
     write_chosen(path, {("paper", 512, "vanilla"): Choice({"train.lr": 0.003})})
-    found = choose(tmp_path / "sweep", corpus_plan("ptb"), "tuned", path)
+    found = choose_below(tmp_path / "sweep", corpus_plan("ptb"), "tuned", path)
     assert set(found) == {("tuned", 512, "vanilla"), ("tuned", 512, "smoothing-kneser-ney")}
     vanilla = found["tuned", 512, "vanilla"]
     assert vanilla.set == {"dropout.tables": 0.4}, "77 over two seeds; nothing of how long or on what a trial was"
@@ -161,7 +170,7 @@ def test_the_runs_of_a_sweep_become_choices(tmp_path, trial):
 def test_a_trial_that_patience_ended_is_compared_with_those_that_went_on(tmp_path, trial):
     trial(0, 80.0, "train.patience=3")
     trial(1, 70.0, "train.lr=0.002", "train.patience=3", steps=60, stopped_because="patience")
-    found = choose(tmp_path / "sweep", corpus_plan("ptb"), "tuned", tmp_path / "chosen.toml")
+    found = choose_below(tmp_path / "sweep", corpus_plan("ptb"), "tuned", tmp_path / "chosen.toml")
     assert found["tuned", 512, "vanilla"].set == {"train.lr": 0.002}
 
 
@@ -169,24 +178,36 @@ def test_the_time_of_the_trials_is_added_to_what_was_spent(tmp_path, trial):
     trial(0, 80.0, hardware={"name": "a card"})
     trial(1, 79.0, "train.lr=0.002")
     path = tmp_path / "results" / "chosen.toml"
-    choose(tmp_path / "sweep", corpus_plan("ptb"), "paper", path)
+    choose_below(tmp_path / "sweep", corpus_plan("ptb"), "paper", path)
     assert not (tmp_path / "results" / "spent.jsonl").exists(), "nothing says how long they took"
     for part, seconds in (("vanilla", 30.5), ("vanilla/trial-1", 20.0)):
         (tmp_path / "sweep" / part / "spent.json").write_text(json.dumps({"seconds": seconds}))
     (tmp_path / "results" / "spent.jsonl").write_text(json.dumps({"groups": ["512-paper"], "seconds": 1}) + "\n")
     for _ in range(2):
-        choose(tmp_path / "sweep", corpus_plan("ptb"), "paper", path)
+        choose_below(tmp_path / "sweep", corpus_plan("ptb"), "paper", path)
     table, tuning = (json.loads(line) for line in (tmp_path / "results" / "spent.jsonl").read_text().splitlines())
     assert table["groups"] == ["512-paper"]
     expected = {"groups": ["tuning-paper-sweep"], "runs": 2, "finished": 2, "seconds": 50.5, "hardware": "a card"}
     assert tuning == expected
 
 
+def test_a_row_whose_longest_trials_all_failed_keeps_what_was_chosen(tmp_path, trial):
+    trial(0, None, "train.lr=0.5", status="failed")
+    path = tmp_path / "chosen.toml"
+    with pytest.raises(InputError, match=r"--choose-from .*sweep: none of the longest trials has a development perplexity"):
+        choose_below(tmp_path / "sweep", corpus_plan("ptb"), "tuned", path)
+    write_chosen(path, {("tuned", 512, "vanilla"): Choice({"train.lr": 0.003})})
+    trial(1, 75.0, row="smoothing-kneser-ney")
+    folders = [tmp_path / "sweep" / "vanilla" / "trial-0", tmp_path / "sweep" / "smoothing-kneser-ney" / "trial-1"]
+    assert set(choose(folders, corpus_plan("ptb"), "tuned", path)) == {("tuned", 512, "smoothing-kneser-ney")}
+    assert read_chosen(path).choices["tuned", 512, "vanilla"] == Choice({"train.lr": 0.003})
+
+
 def test_values_with_which_a_seed_fails_are_not_chosen(tmp_path, trial):
     trial(0, 80.0)
     trial(1, 60.0, "train.lr=0.02", "train.seed=1")
     trial(2, 60.0, "train.lr=0.02", "train.seed=2", status="failed", steps=43)
-    (choice,) = choose(tmp_path / "sweep", corpus_plan("ptb"), "tuned", tmp_path / "chosen.toml").values()
+    (choice,) = choose_below(tmp_path / "sweep", corpus_plan("ptb"), "tuned", tmp_path / "chosen.toml").values()
     assert (choice.set, choice.trials[1].valid_perplexity) == ({}, None)
 
 
@@ -202,7 +223,7 @@ def test_values_with_which_a_seed_fails_are_not_chosen(tmp_path, trial):
 def test_trials_that_cannot_be_compared_are_refused(tmp_path, trial, settings, changes, message):
     trial(0, 80.0, *settings, **changes)
     with pytest.raises(InputError, match=message):
-        choose(tmp_path / "sweep", corpus_plan("ptb"), "paper", tmp_path / "chosen.toml")
+        choose_below(tmp_path / "sweep", corpus_plan("ptb"), "paper", tmp_path / "chosen.toml")
 
 
 def test_the_verb_chooses_and_says_what(tmp_path, trial, run):

@@ -111,7 +111,7 @@ def tiny_costs(monkeypatch):
 def test_cost_stops_when_the_time_is_up_and_the_same_command_goes_on(run, results, tmp_path, tiny_costs, monkeypatch):
     command = ["reproduce", "ptb", "--experiment", "cost", "--results", results, "--out", tmp_path / "out"]
     names = ["cost of 8 units with 211 words", "cost of 16 units with 211 words"]
-    assert json.loads(run(*command, "--dry-run", "--json")[1]) == {"planned": 2, "missing": names, "steps": 0}
+    assert json.loads(run(*command, "--dry-run", "--json")[1]) == {"planned": 2, "missing": names, "steps": 0, "waiting": 0}
     times = iter([0.0, 30.0, 61.0])
     monkeypatch.setattr("varsmooth.reproduce.cost.Clock", lambda limit: Clock(limit, lambda: next(times)))
     status, _, told = run(*command, "--minutes", 1)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from varsmooth import InputError
+from varsmooth.config import to_mapping
 from varsmooth.reproduce import Choice, TuningTrial, corpus_plan, finalist_jobs, missing_jobs, read_chosen, write_chosen
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.finalists import SEED, choose_among
@@ -76,7 +77,8 @@ def test_the_best_finalist_is_chosen_and_all_trials_are_kept(keep, results):
     write_chosen(path, {("tuned", 512, "vanilla"): Choice({"train.lr": 0.002}, TUNED[:4]), **dict(list(CHOICES.items())[1:])})
     jobs = finalist_jobs(PTB, read_chosen(path), 2, size=512, setting="tuned", rows=["vanilla"])
     for job, valid in zip(jobs, (68.0, 67.0), strict=True):
-        config = {"train": {"lr": job.config.train.lr}}
+        assert choose_among(jobs, results, PTB, "tuned", path) == {}, "not all have ended"
+        config = {key: values for key, values in to_mapping(job.config).items() if isinstance(values, dict)}
         name, best = job.name.removesuffix(f"-seed{SEED}"), {"valid_perplexity": valid, "step": 9}
         keep("vanilla", 0.0, SEED, group=job.group, name=name, config=config, best=best, steps=54_000)
     found = choose_among(jobs, results, PTB, "tuned", path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from varsmooth.reproduce import Parts, all_parts, corpus_plan, named_experiments
-from varsmooth.reproduce.chosen import Choice, read_chosen, write_chosen
+from varsmooth.reproduce.chosen import Choice, TuningTrial, read_chosen, write_chosen
 
 PTB = corpus_plan("ptb")
 COMMITTED = Path(__file__).parents[2] / "results" / "reproduce"
@@ -49,6 +49,10 @@ def names(results, *parts):
     return [job.trial_name for job in Parts(PTB, parts, results).jobs()]
 
 
+def waiting(results, *parts):
+    return Parts(PTB, parts, results).waiting()
+
+
 def test_what_trials_in_the_same_list_will_choose_is_waited_for(results):
     choices = {("tuned", 512, row): Choice({}) for row in ("vanilla", "vanilla-untied")}
     write_chosen(results / "ptb" / "chosen.toml", choices)
@@ -63,6 +67,10 @@ def test_what_trials_in_the_same_list_will_choose_is_waited_for(results):
     larger = names(results, "tuning-rate", "1024-tuned", "1024-paper")
     assert not any(name.startswith("1024-tuned-vanilla-") for name in larger), "which takes over what the smaller model chose"
     assert any(name.startswith("1024-paper-vanilla-") for name in larger), "which is of the other setting"
+    assert "1024-tuned-vanilla-seed1" in [job.trial_name for job in waiting(results, "tuning-rate", "1024-tuned")]
+    own = Choice({}, (TuningTrial({}, 54_000, 60.0),))
+    write_chosen(results / "ptb" / "chosen.toml", {**choices, ("tuned", 1024, "vanilla"): own})
+    assert "1024-tuned-vanilla-seed1" in names(results, "tuning-rate", "1024-tuned"), "with its own trials"
     both_sizes = names(results, "tuning-rate", "tuning-1024")
     assert len([name for name in both_sizes if name.startswith("tuning-1024-vanilla-")]) == 3, "trials build on no choice"
 
@@ -84,6 +92,42 @@ def test_trials_that_have_ended_choose_once_and_for_all(results, tmp_path):
     shutil.rmtree(trial)
     write_chosen(path, {key: choice for key, choice in committed.items() if key[:2] != ("tuned", 1024)})
     assert wide.choose() == {}, "one has not ended"
+
+
+@pytest.fixture
+def wide(results):
+    """All trials of a round that has ended, before anything is chosen from them."""
+    shutil.copytree(COMMITTED / "ptb" / "tuning-wide", results / "ptb" / "tuning-wide")
+    choices = {("tuned", 512, row): Choice({}) for row in ("vanilla", "noising-kneser-ney")}
+    write_chosen(results / "ptb" / "chosen.toml", {**choices, ("tuned", 1024, "vanilla"): Choice({"train.lr": 0.5})})
+    return results / "ptb" / "tuning-wide"
+
+
+def test_no_row_of_a_round_goes_on_while_a_trial_of_another_is_missing(results, wide):
+    shutil.rmtree(wide / "noising-kneser-ney-v3-seed11")
+    assert names(results, "tuning-wide", "1024-tuned") == [
+        job.trial_name for job in Parts(PTB, ["tuning-wide"], results).jobs()
+    ], "not with what was chosen before"
+    assert [job.trial_name for job in waiting(results, "tuning-wide", "1024-tuned")] == [
+        f"1024-tuned-vanilla-seed{seed}" for seed in (1, 2)
+    ]
+
+
+def test_records_that_are_not_planned_are_no_trials(results, wide):
+    trial = json.loads((wide / "vanilla-v1-seed11" / "record.json").read_text())
+    trial["config"]["dropout"]["tables"], trial["best"]["valid_perplexity"] = 0.9, 10.0
+    (wide / "vanilla-v9-seed11").mkdir()
+    (wide / "vanilla-v9-seed11" / "record.json").write_text(json.dumps(trial))
+    found = Parts(PTB, ["tuning-wide"], results).choose()
+    assert found["tuned", 1024, "vanilla"].set["dropout.tables"] != 0.9
+
+
+def test_a_part_of_a_round_chooses_nothing_until_the_rest_has_ended(results, wide):
+    some = Parts(PTB, ["tuning-wide"], results, {"arms": ["vanilla"]})
+    shutil.rmtree(wide / "element-kneser-ney-v1-seed11")
+    assert (len(some.jobs()), some.choose()) == (3, {})
+    shutil.copytree(COMMITTED / "ptb" / "tuning-wide" / "element-kneser-ney-v1-seed11", wide / "element-kneser-ney-v1-seed11")
+    assert len(some.choose()) == 4
 
 
 def test_choosing_from_all_committed_trials_again_changes_nothing(tmp_path):
@@ -130,6 +174,8 @@ def test_one_call_trains_trials_chooses_and_trains_the_rows_of_the_table(run, tm
     arguments += ["--data-dir", data, "--out", tmp_path / "out", "--results", results]
     before = json.loads(run(*arguments, "--dry-run", "--json")[1])
     assert before["missing"] == ["tuning-rate-vanilla-v1-seed11", "tuning-rate-vanilla-v2-seed11"]
+    assert before["waiting"] == 3
+    assert "3 more wait for what their trials choose" in run(*arguments, "--dry-run")[2]
     status, shown, told = run(*arguments)
     assert status == 0, told
     assert steps == [11] * 12 + [1] * 6 + [2] * 6 + [3] * 6

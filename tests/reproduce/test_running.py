@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -195,12 +194,25 @@ def test_trials_that_were_cut_short_are_not_followed_by_final_runs(run, tmp_path
 
 
 @pytest.mark.parametrize(("signal", "rounds"), [(None, [["trial"], ["final"]]), (2, [["trial"]])])
-def test_after_a_signal_no_other_round_begins(tmp_path, monkeypatch, signal, rounds):
-    trained, known = [], ["trial"]
+def test_after_a_signal_no_other_round_begins_but_what_has_ended_is_settled(tmp_path, monkeypatch, signal, rounds):
+    trained, settled = [], []
     monkeypatch.setattr(running, "run_jobs", lambda jobs, **_: trained.append(jobs) or FleetOutcome([], signal))
-    settle = partial(known.append, "final")
-    assert running.run_rounds(lambda: list(dict.fromkeys(known)), settle, tmp_path, tmp_path, QUIET).signal == signal
-    assert trained == rounds
+
+    def planned():
+        return ["trial", "final"][: 1 + (["trial"] in settled)]
+
+    def settle():
+        settled.extend(trained[len(settled) :])
+
+    assert running.run_rounds(planned, settle, tmp_path, tmp_path, QUIET).signal == signal
+    assert trained == settled == rounds
+
+
+def test_what_had_ended_before_is_settled_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "run_jobs", pytest.fail)
+    settled = []
+    assert running.run_rounds(list, lambda: settled.append(1), tmp_path, tmp_path, QUIET) == FleetOutcome([], None)
+    assert settled == [1]
 
 
 def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkeypatch):
@@ -267,7 +279,7 @@ def test_a_run_that_another_table_has_is_not_trained_again(run, tmp_path, data, 
     assert len(steps) == 18
     (results / "ptb" / "chosen.toml").write_text(tuned.read_text())
     dry = json.loads(run("reproduce", "ptb", "--rows", "vanilla", *options(tmp_path, data), "--dry-run", "--json")[1])
-    assert dry == {"planned": 3, "missing": [], "steps": 0}
+    assert dry == {"planned": 3, "missing": [], "steps": 0, "waiting": 0}
     assert len(missing_jobs(jobs, results)) == 2, "a dry run copies nothing"
     run_jobs(jobs, out, results, QUIET, data_dir=data)
     assert (missing_jobs(jobs, results), len(steps)) == ([], 18)
@@ -307,11 +319,12 @@ def test_sessions_at_the_same_time_each_leave_their_line(tmp_path):
     path = tmp_path / "spent.jsonl"
     jobs = table_jobs(corpus_plan("ptb"), read_chosen(tmp_path / "absent"), size=512, rows=["vanilla"])
     first, second = _Spent(path, jobs), _Spent(path, jobs[:1])
-    first.note(1)
-    second.note(1)
-    first.note(2)
+    card = {"hardware": {"name": "a card"}}
+    for session, finished in ((first, 1), (second, 1), (first, 2)):
+        session.note(finished, card)
+    _Spent(path, jobs).note()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert sorted((line["runs"], line["finished"]) for line in lines) == [(1, 1), (3, 3)]
+    assert sorted((line["runs"], line["finished"]) for line in lines) == [(1, 1), (3, 3)], "none of one in which nothing ran"
 
 
 @pytest.mark.parametrize(

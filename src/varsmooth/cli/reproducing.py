@@ -29,8 +29,8 @@ from varsmooth.reproduce import (
     all_parts,
     build_page,
     check_parts,
-    choose,
     choose_among,
+    choose_below,
     corpus_plan,
     finalist_jobs,
     jobs_to_train,
@@ -161,7 +161,7 @@ def reproduce(
     _refuse_together(choose_from=choose_from, finalists=finalists, experiment=experiment, all=all_)
     if choose_from is not None:
         _refuse_together("choose-from", rows=rows, seeds=seeds, points=points, dry_run=dry_run, from_records=from_records)
-        return _say_chosen(choose(choose_from, plan, setting, chosen_path), json_)
+        return _say_chosen(choose_below(choose_from, plan, setting, chosen_path), json_)
     if from_records and not results.is_dir():
         raise InputError(f"--results {results}: there is no such folder, so there are no records")
     if points is not None and experiment in (None, COST):
@@ -172,10 +172,10 @@ def reproduce(
         _refuse_together("finalists", seeds=seeds, from_records=from_records)
         jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=arms)
         choosing = partial(choose_among, jobs, results, plan, setting, chosen_path)
-        work = _Work([f"{corpus}/chosen"], lambda: jobs, choosing if budget == "full" else dict)
+        work = _Work([f"{corpus}/chosen"], lambda: jobs, choose=choosing if budget == "full" else dict)
     elif experiment == COST:
         _refuse_table("experiment", size, setting)
-        _refuse_together("experiment cost", rows=rows, seeds=seeds, points=points, budget=budget != "full")
+        _refuse_together("experiment cost", rows=rows, seeds=seeds, budget=budget != "full")
         work = _Work([COST], measurements=[] if from_records else _cost_plans())
     elif all_:
         _refuse_together("all", rows=rows, seeds=seeds)
@@ -198,11 +198,11 @@ def reproduce(
     if not from_records:
         console = errors if json_ else lasting_console()
         outcome = _do(work, results, out / "fleet", Reporting(console), at_once, data_dir, limit)
-    left = missing_jobs(work.planned(), results)
+    left = _left(work, results)
     page = build_page(results)
     written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
     _show(page, work.shown, left, written, json_)
-    return _status(outcome)
+    return _status(outcome, len(left))
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,8 @@ class _Work:
     shown: list[str]
     planned: Callable[[], list[Job]] = list
     """the runs that are known by now"""
+    waiting: Callable[[], list[Job]] = list
+    """those that wait for what others will choose"""
     choose: Callable[[], dict[Key, Choice]] = dict
     """among the trials that have ended"""
     measurements: list[Plan] = field(default_factory=list)
@@ -229,7 +231,7 @@ def _named_parts(parts: Parts, from_records: bool) -> _Work:
 
 def _parts_work(parts: Parts, shown: list[str]) -> _Work:
     alone = any(job.alone for job in parts.jobs())
-    return _Work(shown, parts.jobs, parts.choose, alone=alone)
+    return _Work(shown, parts.jobs, parts.waiting, parts.choose, alone=alone)
 
 
 def _do(
@@ -243,8 +245,7 @@ def _do(
 ) -> FleetOutcome:
     if work.measurements:
         measure_cost(results, work.measurements, _observe, limit)
-        left = missing_plans(results, work.measurements)
-        return FleetOutcome([{"status": "waiting"} for _ in left], None, out_of_time=bool(left))
+        return FleetOutcome([], None, out_of_time=bool(missing_plans(results, work.measurements)))
 
     def settle() -> None:
         for line in _choice_lines(work.choose()):
@@ -308,17 +309,26 @@ def _cost_plans() -> list[Plan]:
     return cost_plans(device)
 
 
+def _left(work: _Work, results: Path) -> list[str]:
+    """Name what has no record."""
+    plans = missing_plans(results, work.measurements)
+    return [*(job.trial_name for job in missing_jobs(work.planned(), results)), *map(plan_name, plans)]
+
+
 def _say_missing(work: _Work, results: Path, as_json: bool) -> int:
+    """Name what would be trained or measured, which leaves out what another table or experiment has a record of."""
     known = work.planned()
-    jobs, planned = jobs_to_train(known, results), len(known) + len(work.measurements)
+    jobs, planned, waiting = jobs_to_train(known, results), len(known) + len(work.measurements), len(work.waiting())
     missing = [*(job.trial_name for job in jobs), *map(plan_name, missing_plans(results, work.measurements))]
     steps = sum(job.config.train.steps for job in jobs)
     if as_json:
-        print(json.dumps({"planned": planned, "missing": missing, "steps": steps}))
+        print(json.dumps({"planned": planned, "missing": missing, "steps": steps, "waiting": waiting}))
         return 0
     for name in missing:
         print(name)
     errors.print(f"{len(missing)} of {planned} runs are missing" + (f", {steps:,} steps in all" if steps else ""))
+    if waiting:
+        errors.print(f"{waiting} more wait for what their trials choose; they are trained again where that changes them")
     return 0
 
 
@@ -337,10 +347,9 @@ def _write_page(page: Page, corpus: str, out: Path) -> list[Path]:
     return written
 
 
-def _show(page: Page, shown: Sequence[str], missing: Sequence[Job], written: Sequence[Path], as_json: bool) -> None:
+def _show(page: Page, shown: Sequence[str], missing: Sequence[str], written: Sequence[Path], as_json: bool) -> None:
     if as_json:
-        about = {"missing": [job.trial_name for job in missing], "written": [str(path) for path in written]}
-        print(json.dumps({"parts": page.parts, **about}))
+        print(json.dumps({"parts": page.parts, "missing": missing, "written": [str(path) for path in written]}))
         return
     print("\n\n".join(page.parts[name] for name in shown))
     if missing:
@@ -349,12 +358,11 @@ def _show(page: Page, shown: Sequence[str], missing: Sequence[Job], written: Seq
         errors.print(f"written: {path}")
 
 
-def _status(outcome: FleetOutcome) -> int:
+def _status(outcome: FleetOutcome, left: int) -> int:
     if outcome.signal is not None:
         errors.print("varsmooth: stopped; the same command goes on")
         return 128 + outcome.signal
     if outcome.out_of_time:
-        left = sum(record["status"] != "finished" for record in outcome.records)
         errors.print(f"varsmooth: the time is up, {left} runs are left; the same command goes on")
     failed = [record for record in outcome.records if record["status"] == "failed"]
     for record in failed:

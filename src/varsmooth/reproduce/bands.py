@@ -10,18 +10,18 @@ from varsmooth.evaluate import Band
 from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
-from varsmooth.reproduce.markdown import shown
+from varsmooth.reproduce.markdown import NOT_RUN, Cells, PagePart, records_table, shown
 from varsmooth.reproduce.records import over_seeds
 
-COUNT = "training count of the target"
-SHARE_OF_TOKENS = "share of the tokens"
 
-
-def band_heads(runs: Sequence[RunSummary]) -> list[list[str]]:
-    """Return the names of the bands and their shares of the tokens, each a row without its first cell; none without bands."""
+def bands_part(runs: Sequence[RunSummary], rows: Sequence[Cells]) -> PagePart:
+    """Return a table of ``rows`` below the bands of these runs and their shares of the tokens."""
     bands = _bands(runs[0]) if runs else []
+    if not bands:
+        return NOT_RUN
     tokens = sum(band["tokens"] for band in bands)
-    return [[_name(band) for band in bands], [f"{band['tokens'] / tokens:.1%}" for band in bands]] if bands else []
+    shares = ["share of the tokens", *(f"{band['tokens'] / tokens:.1%}" for band in bands)]
+    return records_table(["training count of the target", *map(_name, bands)], [shares, *rows])
 
 
 def band_figures(runs: Sequence[RunSummary], predict: str | None = None) -> list[Spread | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,29 @@ HOW_LONG = frozenset(
 """What a short trial differs in from the final run without having been chosen."""
 
 
-def choose(
-    folder: Path, plan: CorpusPlan, setting: Setting, path: Path, rows: Collection[str] | None = None
-) -> dict[Key, Choice]:
-    """Choose for each row the best of the trials below ``folder`` and of those before them, and write that to ``path``.
-
-    ``rows``: for these alone. What was chosen for others stays.
-    """
-    earlier = read_chosen(path).choices
-    new = {key: it.trials for key, it in choices_in(folder, plan, setting).items() if rows is None or key[2] in rows}
-    found = {key: best_of(_joined(earlier.get(key), trials)) for key, trials in new.items()}
-    write_chosen(path, {**earlier, **found})
+def choose_below(folder: Path, plan: CorpusPlan, setting: Setting, path: Path) -> dict[Key, Choice]:
+    """Choose among the runs below ``folder``, a sweep's, as ``choose`` does, and note what they have cost."""
+    if not folder.is_dir():
+        raise InputError(f"--choose-from {folder}: there is no such folder")
+    found = choose([record.parent for record in folder.rglob("record.json")], plan, setting, path, f"--choose-from {folder}")
+    if not found:
+        raise InputError(f"--choose-from {folder}: none of the longest trials has a development perplexity to choose by")
     if seconds := sum(seconds_of(spent.parent) for spent in folder.rglob(SPENT_FILE)):
         note_tuning(path.with_name(SPENT), folder, setting, seconds)
+    return found
+
+
+def choose(runs: Iterable[Path], plan: CorpusPlan, setting: Setting, path: Path, source: str = "") -> dict[Key, Choice]:
+    """Choose for each row the best of the trials in these run folders and of those before them, and write that to ``path``.
+
+    What was chosen for others stays, and so does what was chosen for a row whose longest trials all failed. ``source`` is what
+    a complaint names.
+    """
+    earlier = read_chosen(path).choices
+    trials = trials_in(runs, plan, setting, source or str(path))
+    best = {key: best_of(_joined(earlier.get(key), new)) for key, new in trials.items()}
+    found = {key: choice for key, choice in best.items() if choice is not None}
+    write_chosen(path, {**earlier, **found})
     return found
 
 
@@ -62,30 +72,24 @@ def note_tuning(path: Path, folder: Path, setting: Setting, seconds: float) -> N
     replace_line(path, line, "groups")
 
 
-def choices_in(folder: Path, plan: CorpusPlan, setting: Setting) -> dict[Key, Choice]:
-    """Return the best trial of each row and size below ``folder``, with all its rivals."""
-    if not folder.is_dir():
-        raise InputError(f"--choose-from {folder}: there is no such folder")
-    trials: dict[Key, list[RunSummary]] = {}
-    for record in sorted(folder.rglob("record.json")):
-        run = load_run(record.parent)
+def trials_in(folders: Iterable[Path], plan: CorpusPlan, setting: Setting, source: str) -> dict[Key, tuple[TuningTrial, ...]]:
+    """Return the trials of each row and size; other runs are passed over."""
+    runs: dict[Key, list[RunSummary]] = {}
+    for folder in sorted(folders):
+        run = load_run(folder)
         if (key := _key(run, plan, setting)) is None:
             continue
         if run.status not in ENDED:
-            raise InputError(
-                f"--choose-from {folder}: {run.path.name} has not ended ({run.status}); go on with the sweep first"
-            )
+            raise InputError(f"{source}: {run.path.name} has not ended ({run.status}); go on with the sweep first")
         if not is_of_text(run.record, plan.name):
-            raise InputError(f"--choose-from {folder}: {run.path.name} was trained on another copy of {plan.name}")
-        trials.setdefault(key, []).append(run)
-    if not trials:
-        raise InputError(
-            f"--choose-from {folder}: holds no run of a row of {plan.name}; name the arms of a study as the rows are"
-        )
-    found = {key: best_of(_trials(runs, plan.name, key)) for key, runs in trials.items()}
-    for (_, _, row), choice in found.items():
-        if setting == "paper" and any(name.startswith("dropout.") for trial in choice.trials for name in trial.set):
-            raise InputError(f"--choose-from {folder}: trials of {row} differ in dropout; say --setting tuned")
+            raise InputError(f"{source}: {run.path.name} was trained on another copy of {plan.name}")
+        runs.setdefault(key, []).append(run)
+    if not runs:
+        raise InputError(f"{source}: holds no run of a row of {plan.name}; name the arms of a study as the rows are")
+    found = {key: _trials(members, plan.name, key) for key, members in runs.items()}
+    for (_, _, row), trials in found.items():
+        if setting == "paper" and any(name.startswith("dropout.") for trial in trials for name in trial.set):
+            raise InputError(f"{source}: trials of {row} differ in dropout; say --setting tuned")
     return found
 
 

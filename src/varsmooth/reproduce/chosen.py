@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from varsmooth.config import literal, read_toml
 from varsmooth.errors import InputError, check_choice
 from varsmooth.files import write_atomically
-from varsmooth.reproduce.catalogue import SETTINGS, Setting, Values
+from varsmooth.reproduce.catalogue import SETTINGS, SIZES, Setting, Values
 from varsmooth.text.reading import exists
 
 Key: TypeAlias = tuple[Setting, int, str]
@@ -74,6 +74,12 @@ class Chosen:
         below = self.choices[max(smaller, key=lambda key: key[1])].set if smaller else {}
         return {key: value for key, value in below.items() if key not in NOT_INHERITED}
 
+    def builds_on(self, setting: Setting, size: int, row: str) -> set[Key]:
+        """Return the choices, made or still to be made, that the values of a row come from."""
+        own = self.choices.get((setting, size, row))
+        sizes = [size] if own and own.trials else [each for each in SIZES if each <= size]
+        return {(setting, each, row) for each in sizes}
+
     def has_tuned(self, size: int) -> bool:
         """Whether any row was tuned at a size."""
         return any(key[:2] == ("tuned", size) for key in self.choices)
@@ -116,14 +122,15 @@ def write_chosen(path: Path, choices: Mapping[Key, Choice]) -> None:
     write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
-def best_of(trials: tuple[TuningTrial, ...]) -> Choice:
-    """Return the choice of the trial with the lowest development perplexity, among those that trained longest."""
+def best_of(trials: tuple[TuningTrial, ...]) -> Choice | None:
+    """Return the choice of the trial with the lowest development perplexity, among those that trained longest.
+
+    None where all of these failed.
+    """
     longest = max(trial.steps for trial in trials)
     rivals = [(trial.valid_perplexity, number) for number, trial in enumerate(trials) if trial.steps == longest]
     known = [(figure, number) for figure, number in rivals if figure is not None]
-    if not known:
-        raise InputError("none of the longest trials has a development perplexity, so nothing can be chosen")
-    return Choice(trials[min(known)[1]].set, trials)
+    return Choice(trials[min(known)[1]].set, trials) if known else None
 
 
 def _choice(entry: Any, path: Path, name: str) -> Choice:

@@ -9,7 +9,7 @@ from varsmooth.experiment.results import own_prediction
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
-from varsmooth.reproduce.bands import COUNT, SHARE_OF_TOKENS, band_figures, band_heads
+from varsmooth.reproduce.bands import band_figures, bands_part
 from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
 from varsmooth.reproduce.jobs import table_group
@@ -130,16 +130,12 @@ def gain_curves(found: Curves) -> Curves:
 
 def arm_bands_table(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> PagePart:
     """Return test perplexity by the target's training count, of every arm that was run, by its own prediction and the mode."""
-    found = [line for line in _arm_lines(experiment, records, corpus, budget) if line.runs]
-    heads = band_heads(found[0].runs) if found else []
-    if not heads:
-        return NOT_RUN
-    rows = [[SHARE_OF_TOKENS, *heads[1]]]
+    found, rows = [line for line in _arm_lines(experiment, records, corpus, budget) if line.runs], []
     for arm, label, runs in found:
         own = arm.predict or own_prediction(runs[0].record)
         by = {f"{label}, by the {predict}": band_figures(runs, predict) for predict in (own, "mode")}
         rows += [[name, *map(shown, figures)] for name, figures in by.items()]
-    return records_table([COUNT, *heads[0]], rows)
+    return bands_part(found[0].runs, rows) if found else NOT_RUN
 
 
 def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:

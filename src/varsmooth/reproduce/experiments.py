@@ -105,9 +105,10 @@ def experiment_jobs(experiment: Experiment, corpus: str, chosen: Chosen, **part:
 
     Where the experiment ends with final runs, these are its trials, whose seeds are always their own.
     """
-    if experiment.final_seeds:
-        return _jobs(experiment, corpus, chosen, part, experiment.seeds, {"evaluate.final": False})
-    return _jobs(experiment, corpus, chosen, part, part.get("seeds") or experiment.seeds)
+    seeds = experiment.seeds if experiment.final_seeds else part.get("seeds") or experiment.seeds
+    # Trials are judged on the development set alone.
+    common: Values = {"evaluate.final": False} if experiment.trials or experiment.final_seeds else {}
+    return _jobs(experiment, corpus, chosen, part, seeds, common)
 
 
 def possible_final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, **part: Unpack[Part]) -> list[Job]:

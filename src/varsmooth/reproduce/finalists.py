@@ -18,6 +18,7 @@ from varsmooth.reproduce.catalogue import Budget, CorpusPlan, Setting, Values, b
 from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Choice, Chosen, Key, TuningTrial
 from varsmooth.reproduce.jobs import Job, chosen_rows, table_group
+from varsmooth.reproduce.running import missing_jobs
 
 SEED = 11
 
@@ -56,9 +57,10 @@ def finalist_jobs(
 
 
 def choose_among(jobs: Sequence[Job], results: Path, plan: CorpusPlan, setting: Setting, path: Path) -> dict[Key, Choice]:
-    """Choose for each row the best of its finalists, all of which have records, and add them to its trials in ``path``."""
-    rows = {job.config.name.partition("/")[0] for job in jobs}
-    return choose(results / plan.name / jobs[0].group, plan, setting, path, rows)
+    """Once all have ended, choose for each row the best of its finalists, and add them to its trials in ``path``."""
+    if missing_jobs(jobs, results):
+        return {}
+    return choose([job.record_folder(results) for job in jobs], plan, setting, path)
 
 
 def _digest(values: Values) -> str:

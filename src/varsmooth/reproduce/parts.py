@@ -43,20 +43,11 @@ class Parts:
 
     def jobs(self) -> list[Job]:
         """Return all runs that are known by now; what builds on a choice that trials among them will make has none yet."""
-        chosen, jobs = read_chosen(self._chosen), []
-        to_choose = self._to_choose(chosen)
-        for name in self.names:
-            if name in TABLES:
-                size, setting = TABLES[name]
-                found, sizes = self._table(size, setting, chosen), [own for own in SIZES if own <= size]
-            else:
-                experiment = named_experiments()[name]
-                size, setting = experiment.size, experiment.setting
-                # Trials that choose build on no choice.
-                sizes = [own for own in SIZES if own <= size and experiment.tunes is None]
-                found = self._experiment(experiment, chosen)
-            jobs += [job for job in found if not any((setting, own, _row(job)) in to_choose for own in sizes)]
-        return jobs
+        return [job for job, waits in self._jobs() if not waits]
+
+    def waiting(self) -> list[Job]:
+        """Return the runs that wait for what trials will choose, as they would be with what is chosen now."""
+        return [job for job, waits in self._jobs() if waits]
 
     def check(self) -> None:
         """Refuse a part that builds on a choice that neither was made nor will be made by the trials of another part."""
@@ -68,16 +59,13 @@ class Parts:
                 chosen.tuned_rows(size)
 
     def choose(self) -> dict[Key, Choice]:
-        """Choose for the rows of each experiment whose trials have all ended, as far as that changes what was chosen before."""
+        """Choose for the rows of each round whose trials have all ended, as far as that changes what was chosen before."""
         found: dict[Key, Choice] = {}
-        for experiment in self._experiments():
-            before = read_chosen(self._chosen)
-            jobs = self._experiment(experiment, before)
-            if experiment.tunes is None or self.budget != "full" or not jobs or missing_jobs(jobs, self.results):
-                continue
-            folder, rows = self.results / self.plan.name / experiment.name, {_row(job) for job in jobs}
-            after = choose(folder, self.plan, experiment.tunes, self._chosen, rows)
-            found |= {key: choice for key, choice in after.items() if before.choices.get(key) != choice}
+        for tunes, _, trials in self._rounds():
+            if not missing_jobs(trials, self.results):
+                before = read_chosen(self._chosen).choices
+                after = choose([job.record_folder(self.results) for job in trials], self.plan, tunes, self._chosen)
+                found |= {key: choice for key, choice in after.items() if before.get(key) != choice}
         return found
 
     @property
@@ -87,14 +75,30 @@ class Parts:
     def _experiments(self) -> list[Experiment]:
         return [named_experiments()[name] for name in self.names if name not in TABLES]
 
-    def _to_choose(self, chosen: Chosen) -> set[Key]:
-        """Return the rows for which there are trials that have not ended."""
-        found: set[Key] = set()
-        for experiment in self._experiments() if self.budget == "full" else ():
-            if experiment.tunes is not None:
-                trials = missing_jobs(self._experiment(experiment, chosen), self.results)
-                found |= {(experiment.tunes, experiment.size, _row(job)) for job in trials}
-        return found
+    def _rounds(self) -> list[tuple[Setting, int, list[Job]]]:
+        """Return setting, size and all trials of each round, also where only some of them are to be run now."""
+        rounds = self._experiments() if self.budget == "full" else []
+        nothing = Chosen("", {})  # on which they build
+        return [(it.tunes, it.size, experiment_jobs(it, self.plan.name, nothing)) for it in rounds if it.tunes]
+
+    def _to_choose(self) -> set[Key]:
+        """Return the rows of every round that has not ended: it chooses for all of them at once."""
+        unended = [round_ for round_ in self._rounds() if missing_jobs(round_[2], self.results)]
+        return {(tunes, size, _row(job)) for tunes, size, trials in unended for job in trials}
+
+    def _jobs(self) -> list[tuple[Job, bool]]:
+        """Return every run, and whether it waits."""
+        chosen, to_choose, jobs = read_chosen(self._chosen), self._to_choose(), list[tuple[Job, bool]]()
+        for name in self.names:
+            if name in TABLES:
+                size, setting = TABLES[name]
+                found, builds = self._table(size, setting, chosen), True
+            else:
+                experiment = named_experiments()[name]
+                size, setting = experiment.size, experiment.setting
+                found, builds = self._experiment(experiment, chosen), experiment.tunes is None
+            jobs += [(job, builds and not to_choose.isdisjoint(chosen.builds_on(setting, size, _row(job)))) for job in found]
+        return jobs
 
     def _table(self, size: int, setting: Setting, chosen: Chosen) -> list[Job]:
         if setting == "tuned" and not chosen.has_tuned(size):

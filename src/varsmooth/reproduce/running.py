@@ -82,14 +82,17 @@ def run_rounds(
     data_dir: Path | None = None,
     limit: TimeLimit | None = None,
 ) -> FleetOutcome:
-    """Train what is planned, and then, in what is left of the limit, what is planned once that has ended and is settled."""
+    """Train what is planned, and then, in what is left of the limit, what is planned once that has ended and is settled.
+
+    What has ended is settled in any case, so that it is not lost where time is up.
+    """
     began, done, outcome = monotonic(), list[Job](), FleetOutcome([], None)
     train = partial(run_jobs, out=out, results=results, reporting=reporting, at_once=at_once, data_dir=data_dir)
+    settle()
     while outcome.ran_through and (new := [job for job in planned() if job not in done]):
         outcome = outcome.followed_by(train(new, limit=limit and limit.after(monotonic() - began)))
         done += new
-        if outcome.ran_through:
-            settle()
+        settle()
     return outcome
 
 
@@ -210,6 +213,8 @@ class _Spent:
     def note(self, finished: int = 0, record: Record | None = None) -> None:
         self.finished += finished
         self.hardware = self.hardware or ((record or {}).get("hardware") or {}).get("name")
+        if self.hardware is None:  # no run was under way
+            return
         seconds = round(monotonic() - self.began, 1)
         line = {**self.line, "finished": self.finished, "seconds": seconds, "hardware": self.hardware}
         replace_line(self.path, line, "session")

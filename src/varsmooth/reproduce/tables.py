@@ -10,7 +10,7 @@ from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
-from varsmooth.reproduce.bands import COUNT, SHARE_OF_TOKENS, band_figures, band_heads, relative
+from varsmooth.reproduce.bands import band_figures, bands_part, relative
 from varsmooth.reproduce.catalogue import SIZES, CorpusPlan, Row, corpora, paper_cell, paper_sampling
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import (
@@ -102,17 +102,12 @@ def speed_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
 def bands_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:
     """Return test perplexity by the target's training count, vanilla beside the best smoothing row, each at its temperature."""
     runs = records.runs(plan.name, group)
-    best, heads = best_smoothing(plan, runs), band_heads(runs.get(BASELINE, []))
-    if best is None or not heads:
+    best = best_smoothing(plan, runs)
+    if best is None or BASELINE not in runs:
         return NOT_RUN
     plain, smoothed = (band_figures(runs[name]) for name in (BASELINE, best.name))
-    rows = [
-        [SHARE_OF_TOKENS, *heads[1]],
-        [_label(plan, BASELINE), *map(shown, plain)],
-        [best.label, *map(shown, smoothed)],
-        ["change", *map(relative, plain, smoothed)],
-    ]
-    return records_table([COUNT, *heads[0]], rows)
+    rows = [[_label(plan, BASELINE), *map(shown, plain)], [best.label, *map(shown, smoothed)]]
+    return bands_part(runs[BASELINE], [*rows, ["change", *map(relative, plain, smoothed)]])
 
 
 def calibration_table(records: Records, plan: CorpusPlan, group: str) -> PagePart:

@@ -39,7 +39,8 @@ def best_runs(
     """Return the runs of a point's best variant, its final ones where the experiment has them; none until it is known."""
     value = experiment.values[place]
     if value == experiment.in_table:
-        return records.runs(corpus, table_group(experiment.size, "tuned", budget)).get(arm.row, [])
+        runs = records.runs(corpus, table_group(experiment.size, "tuned", budget)).get(arm.row, [])
+        return [run for run in runs if run.seed in (experiment.final_seeds or experiment.seeds)]
     group = records.group(corpus, group_of(experiment, budget))
     best = best_variant(experiment, group, arm, place)
     if best is None:
