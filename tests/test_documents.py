@@ -53,17 +53,15 @@ def test_the_demonstrations_table_is_that_of_its_records():
     runs = [load_run(record.parent) for record in records]
     assert all(run.finished and run.record["commit"] and "modified" not in run.record["commit"] for run in runs)
     assert as_markdown(build_rows(runs)).strip() in README
-    tuned = {arm.replace("/", "-"): dict(setting.split("=") for setting in settings) for arm, settings in ARMS.items()}
+    tuned = {arm.replace("/", "-"): settings for arm, settings in ARMS.items()}
     trials = json.loads((ROOT / "results" / "demo" / "tuning.json").read_text(encoding="utf-8"))
     for arm in trials["arms"]:
         assert "\nseed = 1\n" in arm["best_config"], "with which the arms were tuned, so that it is not in the table"
         found = arm["best"]["params"]
         assert tuned[arm["arm"]].keys() == found.keys()
         for key, value in found.items():
-            told: str | float = tuned[arm["arm"]][key]
-            if not isinstance(value, str):
-                told, value = float(told), pytest.approx(value, rel=0.005)  # three digits or so
-            assert told == value
+            told = tuned[arm["arm"]][key]
+            assert told == (value if isinstance(value, str) else pytest.approx(value, rel=0.005)), "three digits or so"
 
 
 def test_what_scales_bring_the_demonstration_is_what_its_records_say():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from varsmooth.config import Config, override
+from varsmooth.config import Config, with_values
 from varsmooth.errors import InputError
 from varsmooth.evaluate import LanguageModel
 from varsmooth.experiment import Reporting, start_run
@@ -18,15 +18,20 @@ from varsmooth.report.tables import ResultsTable, build_rows
 
 # The best of ten trials for each arm on the development set (results/demo/tuning.json).
 ARMS = {
-    "vanilla/demo": ("train.lr=0.00911", "dropout.tables=0.6", "dropout.kind=table"),
-    "smoothing-kneser-ney/demo": ("train.lr=0.0068", "dropout.tables=0.5", "dropout.kind=table", "smoothing.gamma=0.1"),
-    "element-kneser-ney/demo": (
-        "train.lr=0.0117",
-        "dropout.tables=0.5",
-        "dropout.kind=activation",
-        "smoothing.scope=position",
-        "smoothing.gamma=0.3",
-    ),
+    "vanilla/demo": {"train.lr": 0.00911, "dropout.tables": 0.6, "dropout.kind": "table"},
+    "smoothing-kneser-ney/demo": {
+        "train.lr": 0.0068,
+        "dropout.tables": 0.5,
+        "dropout.kind": "table",
+        "smoothing.gamma": 0.1,
+    },
+    "element-kneser-ney/demo": {
+        "train.lr": 0.0117,
+        "dropout.tables": 0.5,
+        "dropout.kind": "activation",
+        "smoothing.scope": "position",
+        "smoothing.gamma": 0.3,
+    },
 }
 SENTENCE = "return a list of the names of the files in the directory ."
 PROMPT = "return the"
@@ -34,8 +39,8 @@ PROMPT = "return the"
 
 def arm_configs(seed: int, steps: int | None = None) -> list[Config]:
     """Return the arms of the demonstration; ``steps`` shortens all of them alike."""
-    changes = [f"train.seed={seed}", *([] if steps is None else [f"train.steps={steps}"])]
-    return [override(load_recipe(arm), [*changes, *tuned]) for arm, tuned in ARMS.items()]
+    configs = [with_values(load_recipe(arm), {**tuned, "train.seed": seed}, "--seed") for arm, tuned in ARMS.items()]
+    return configs if steps is None else [with_values(config, {"train.steps": steps}, "--steps") for config in configs]
 
 
 def run_demo(out: Path, seed: int, console: Console, steps: int | None = None) -> bool:

@@ -358,3 +358,6 @@ def test_demo_trains_its_arms_and_writes_the_page(run: Run, tmp_path: Path, monk
     assert demo_module.SENTENCE in page
     assert str(out / "report.html") in shown.replace("\n", "")
     refused(run("demo", "--out", out), "not empty")
+    refused(run("eval", out), "is not a run folder", "it holds runs: element-kneser-ney, smoothing-kneser-ney, vanilla")
+    refused(run("demo", "--steps", "0"), "--steps: train.steps must be in")
+    refused(run("demo", "--seed", "-1"), "--seed: train.seed")

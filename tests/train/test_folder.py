@@ -106,6 +106,13 @@ def test_only_a_run_can_be_opened(tmp_path: Path) -> None:
             with pytest.raises(InputError, match="is not a run folder"):
                 RunFolder.open(path, lock=lock)
     assert list(contents(tmp_path)) == ["file"]
+    for number in range(6):
+        (tmp_path / f"run-{number}").mkdir()
+        (tmp_path / f"run-{number}" / "config.toml").touch()
+        named = ", ".join(f"run-{each}" for each in range(min(number + 1, 5)))
+        with pytest.raises(InputError, match=rf"; it holds runs: {named}(, \.\.\.)?$") as refused:
+            RunFolder.open(tmp_path)
+        assert str(refused.value).endswith("...") == (number == 5)
 
 
 def test_opening_to_read_needs_no_lock(folder: RunFolder) -> None:

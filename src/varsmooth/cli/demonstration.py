@@ -12,7 +12,7 @@ from varsmooth.demo import run_demo
 
 @app.command
 def demo(*, out: Path | None = None, seed: int = 1, steps: int | None = None) -> int:
-    """Train three small models on the embedded corpus and compare them: three to four minutes on two CPU cores.
+    """Train three small models on the embedded corpus and compare them: about three minutes on two CPU cores.
 
     A plain model, one with Kneser-Ney smoothing and one with element-wise smoothing get the same text and the same number of
     steps. You get their table, a sentence scored and one written by each, and a page with the learning curves.

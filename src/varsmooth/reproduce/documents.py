@@ -14,21 +14,6 @@ END = "<!-- end -->"
 BLOCK = re.compile(rf"{BEGIN.pattern}\n(.*?){re.escape(END)}", re.DOTALL)
 DOCUMENTS = (Path("README.md"), Path("docs/reproduction.md"))
 IMAGES = Path("docs/images/reproduction")
-BEFORE = "## In Python"
-"""The section of the README before which the headline goes."""
-HEADLINE = """## The paper, reproduced
-
-Test perplexity beside the paper's, means over seeds. *Its setting* has the paper's dropout; *tuned*, every row, the plain model
-first, has found its own with the same number of trials. A dash: not run yet, or not in the paper.
-[docs/reproduction.md](docs/reproduction.md) has every row, prediction and control, and how to run it again.
-
-<!-- reproduce: headline -->
-<!-- end -->
-
-<!-- reproduce: figures -->
-<!-- end -->
-
-"""
 
 
 def filled(text: str, blocks: dict[str, str], source: str) -> str:
@@ -42,20 +27,11 @@ def filled(text: str, blocks: dict[str, str], source: str) -> str:
     return BLOCK.sub(lambda match: f"<!-- reproduce: {match[1]} -->\n{blocks[match[1]]}\n{END}", text)
 
 
-def with_headline(text: str, page: Page) -> str:
-    """Return the README with a section for the headline, once there is anything to say there."""
-    if not page.has_headline or "headline" in BEGIN.findall(text):
-        return text
-    before, found, after = text.partition(f"\n{BEFORE}\n")
-    return f"{before}\n{HEADLINE}{BEFORE}\n{after}" if found else f"{text}\n{HEADLINE.rstrip()}\n"
-
-
 def _as_records_say(root: Path, name: Path, page: Page) -> tuple[str, str]:
     """Return a document as it is and as it should be."""
     path = root / name
     text = path.read_text(encoding="utf-8")
-    wanted = with_headline(text, page) if name == DOCUMENTS[0] else text
-    return text, filled(wanted, page.with_links(path.parent.relative_to(root), IMAGES), str(path))
+    return text, filled(text, page.with_links(path.parent.relative_to(root), IMAGES), str(path))
 
 
 def stale_documents(root: Path, page: Page) -> list[Path]:

@@ -28,6 +28,7 @@ from varsmooth.reproduce.markdown import NOT_RUN, PagePart, paragraphs, records_
 from varsmooth.reproduce.pictures import line_chart
 from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.running import SPENT
+from varsmooth.reproduce.summary import summary_table
 
 FIGURES = ("ptb/gamma", "wikitext-2/data-size", "cost")
 """The parts whose pictures the README shows."""
@@ -41,11 +42,6 @@ class Page:
     pictures: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     empty: set[str] = field(default_factory=set)
     """names of the parts that have no figure of ours"""
-
-    @property
-    def has_headline(self) -> bool:
-        """Whether any figure of the headline table is ours."""
-        return "headline" not in self.empty
 
     def add(self, name: str, part: PagePart) -> None:
         self.parts[name] = part.text
@@ -67,6 +63,7 @@ def build_page(results: Path) -> Page:
     records = Records(results)
     page = Page()
     page.add("headline", tables.headline_table(records))
+    page.add("summary", summary_table(records))
     for plan in corpora().values():
         _add_tables(page, records, plan)
         page.add(f"{plan.name}/chosen", chosen_table(results, plan))

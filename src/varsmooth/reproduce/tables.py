@@ -147,18 +147,7 @@ def headline_table(records: Records) -> PagePart:
                 ]
             rows.append(cells)
     known = any(row.name in found for found in runs.values() for row in plans[0].rows if row.headline)
-    gains = []
-    for (name, size, setting), found in runs.items():
-        plan = next(plan for plan in plans if plan.name == name)
-        best = best_smoothing(plan, found)
-        if best and (gain := _gain(found, best, tuned=True)):
-            where = f"{plan.title}, {size} units, {'its setting' if setting == 'paper' else 'tuned'}"
-            gains.append(f"{where}: {gain} ({best.label})")
-    told = (
-        "The smoothing row that is best on the development set, against the tied vanilla LSTM, test perplexity, each at its "
-        f"tuned temperature: {'; '.join(gains)}."
-    )
-    return table_with_gaps(paragraphs(markdown.table(header, rows), told if gains else ""), empty=not known)
+    return table_with_gaps(markdown.table(header, rows), empty=not known)
 
 
 def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
@@ -166,7 +155,7 @@ def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
     rivals = {}
     for row in _present(plan, runs):
         found = perplexity(runs[row.name], "valid", tuned=True)
-        if found is not None and _method(runs[row.name][0]) == "variational":
+        if found is not None and is_variational(runs[row.name][0]):
             rivals[row] = found.mean
     return min(rivals, key=rivals.__getitem__) if rivals else None
 
@@ -193,8 +182,13 @@ def _gains(plan: CorpusPlan, runs: Runs) -> str:
 
 
 def _gain(runs: Runs, row: Row | None, *, tuned: bool) -> str:
-    """How much better or worse than tied vanilla a row is on test, ± the standard error; empty where one has not been run."""
-    plain, smoothed = (perplexity(runs.get(name, []), "test", tuned=tuned) for name in (BASELINE, row.name if row else ""))
+    """Compare a row with tied vanilla on test."""
+    names = (BASELINE, row.name if row else "")
+    return gain_shown(*(perplexity(runs.get(name, []), "test", tuned=tuned) for name in names))
+
+
+def gain_shown(plain: Spread | None, smoothed: Spread | None) -> str:
+    """Say how much better or worse than the plain model a row is, ± the standard error; nothing where one has not been run."""
     if plain is None or smoothed is None:
         return ""
     return f"{_distance(smoothed, plain)} {'better' if smoothed.mean < plain.mean else 'worse'}"
@@ -232,8 +226,10 @@ def _label(plan: CorpusPlan, name: str) -> str:
     return next((row.label for row in plan.rows if row.name == name), name)
 
 
-def _method(run: RunSummary) -> str:
-    return str((run.record.get("config") or {}).get("smoothing", {}).get("method", "none"))
+def is_variational(run: RunSummary) -> bool:
+    """Whether it is smoothed, and not trained with data noising or dropout alone."""
+    smoothing = (run.record.get("config") or {}).get("smoothing", {})
+    return bool(smoothing.get("method") == "variational")
 
 
 def _calibration_error(run: RunSummary, tuned: bool) -> float | None:

@@ -83,7 +83,8 @@ class RunFolder:
             folder.config_path.stat()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InputError(f"{path} is not a run folder: {folder.config_path.name}: {reason}") from None
+            told = f"{folder.config_path.name}: {reason}{folder._runs_inside()}"
+            raise InputError(f"{path} is not a run folder: {told}") from None
         if lock:
             try:
                 folder._acquire()
@@ -185,6 +186,14 @@ class RunFolder:
         if not isinstance(metrics, dict) or not isinstance(metrics.get("step"), int):
             raise InputError(f"{self.metrics_path}, line {number}: not an object with a whole number 'step'")
         return metrics
+
+    def _runs_inside(self) -> str:
+        """Name the runs that a folder holds which is none itself."""
+        try:
+            names = sorted(entry.name for entry in self.path.iterdir() if (entry / self.config_path.name).is_file())
+        except (OSError, ValueError):
+            return ""
+        return f"; it holds runs: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
 
     def _refuse_contents(self) -> None:
         if all(entry.name == LOCK or LEFTOVER.fullmatch(entry.name) for entry in self.path.iterdir()):
