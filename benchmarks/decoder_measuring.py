@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoder_model import Decoder
-from varsmooth.evaluate import newton, output
+from varsmooth.evaluate import Scales, newton, output
 from varsmooth.evaluate.precision import full_precision
 
 
@@ -59,10 +59,9 @@ def best_temperature(model: Decoder, hidden: Tensor, targets: Tensor) -> float:
     """Return the temperature with the lowest loss."""
     no_bias = torch.zeros(model.head.out_features, device=hidden.device)
 
-    def terms_at(scales: newton.Pair) -> newton.Derivatives:
+    def terms_at(scales: Scales) -> newton.Derivatives:
         chunks = _logits(model, hidden, targets)
         sums = [output.scale_terms(*chunk, no_bias, scales).sum(-1, dtype=torch.float64) for chunk in chunks]
         return newton.Derivatives(*torch.stack(sums).sum(0).tolist())
 
-    beta, _ = newton.minimum(terms_at, (1.0, 1.0), newton.together, tolerance=1e-4)
-    return 1 / beta
+    return 1 / newton.minimum(terms_at, Scales(1.0, 1.0), newton.together, tolerance=1e-4).context

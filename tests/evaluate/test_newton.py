@@ -7,6 +7,7 @@ import math
 import pytest
 
 from varsmooth.evaluate.newton import Derivatives, NewtonStep, apart, minimum, together
+from varsmooth.evaluate.perplexity import Scales
 
 
 def bowl(scales):
@@ -24,9 +25,9 @@ def test_a_quadratic_takes_one_step_and_a_look(rule, expected):
         looked_at.append(scales)
         return bowl(scales)
 
-    assert minimum(seen, (0.9, 0.9), rule, 1e-3) == pytest.approx(expected, rel=1e-12)
+    assert minimum(seen, Scales(0.9, 0.9), rule, 1e-3) == pytest.approx(expected, rel=1e-12)
     assert len(looked_at) == 2
-    assert minimum(bowl, expected, rule, 1e-3) == pytest.approx(expected, rel=1e-12)
+    assert minimum(bowl, Scales(*expected), rule, 1e-3) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_small_step_is_taken_without_a_look():
@@ -36,7 +37,7 @@ def test_a_small_step_is_taken_without_a_look():
         looked_at.append(scales)
         return bowl(scales)
 
-    assert minimum(seen, (0.705, 1.595), apart, 1e-3) == pytest.approx((0.7, 1.6), rel=1e-12)
+    assert minimum(seen, Scales(0.705, 1.595), apart, 1e-3) == pytest.approx((0.7, 1.6), rel=1e-12)
     assert looked_at == [(0.705, 1.595)]
 
 
@@ -45,21 +46,21 @@ def test_a_step_that_goes_too_far_is_halved():
         found = apart(scales, terms)
         return NewtonStep((3 * found.change[0], 3 * found.change[1]), 3 * found.size)
 
-    assert minimum(bowl, (0.9, 1.4), far, 1e-6) == pytest.approx((0.7, 1.6), abs=1e-3)
+    assert minimum(bowl, Scales(0.9, 1.4), far, 1e-6) == pytest.approx((0.7, 1.6), abs=1e-3)
 
 
 def test_a_temperature_moves_by_a_factor_of_two_at_most_and_the_scales_by_one():
     flat = Derivatives(0.0, -5.0, -5.0, 0.0, 0.0, 0.0)
-    assert together((0.3, 0.3), flat) == NewtonStep((0.3, 0.3), 1.0)
-    assert together((0.3, 0.3), flat._replace(slope=5.0, slope_bias=5.0)) == NewtonStep((-0.15, -0.15), 0.5)
-    assert apart((0.3, 0.3), flat) == NewtonStep((1.0, 0.0), 1.0), "a bias that says nothing is left alone"
+    assert together(Scales(0.3, 0.3), flat) == NewtonStep((0.3, 0.3), 1.0)
+    assert together(Scales(0.3, 0.3), flat._replace(slope=5.0, slope_bias=5.0)) == NewtonStep((-0.15, -0.15), 0.5)
+    assert apart(Scales(0.3, 0.3), flat) == NewtonStep((1.0, 0.0), 1.0), "a bias that says nothing is left alone"
 
 
 def test_what_falls_for_ever_is_left_after_a_while():
     def falling(scales):
         return Derivatives(-scales[0], -1.0, 0.0, 0.0, 0.0, 0.0)
 
-    found = minimum(falling, (1.0, 1.0), together, 1e-3)
+    found = minimum(falling, Scales(1.0, 1.0), together, 1e-3)
     assert 1 < found[0] < math.inf
 
 
@@ -71,4 +72,4 @@ def valley(scales):
 
 
 def test_a_long_step_keeps_its_direction_so_that_a_minimum_far_off_is_reached():
-    assert minimum(valley, (1.0, 1.0), apart, 1e-3) == pytest.approx((0.7, 27.0), rel=1e-9)
+    assert minimum(valley, Scales(1.0, 1.0), apart, 1e-3) == pytest.approx((0.7, 27.0), rel=1e-9)

@@ -347,7 +347,7 @@ def test_the_derivatives_by_the_scales_are_those_of_autograd():
     def loss(context: Tensor, of_bias: Tensor) -> Tensor:
         return F.cross_entropy(context * (logits - bias) + of_bias * bias, targets, reduction="sum")
 
-    at = tuple(torch.tensor(scale, dtype=torch.float64) for scale in (scales.context, scales.bias))
+    at = tuple(torch.tensor(scale, dtype=torch.float64) for scale in scales)
     slopes, second = torch.autograd.functional.jacobian(loss, at), torch.autograd.functional.hessian(loss, at)
     expected = torch.stack([loss(*at), *slopes, second[0][0], second[0][1], second[1][1]])
     found = output.scale_terms(logits.clone(), targets, bias, scales).sum(-1)

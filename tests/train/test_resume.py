@@ -235,8 +235,14 @@ def test_a_finished_run_is_left_as_it_is_and_its_figures_are_shown(copy, capsys)
     assert in_this_process(resume_arguments(copy)) == 0
     shown, *figures = capsys.readouterr().out.splitlines()
     assert shown == f"{copy} has finished: nothing was trained or written; its figures:"
-    tests = [found["perplexity"] for found in json.loads(before["record.json"])["results"] if found["split"] == "test"]
-    assert [line.split()[2] for line in figures if line.startswith("test perplexity")] == [f"{each:.2f}" for each in tests]
+    tests = [found for found in json.loads(before["record.json"])["results"] if found["split"] == "test"]
+    expected = [
+        f"test perplexity {plain['perplexity']:.2f} by {plain['predict']}, {tuned['perplexity']:.2f} at its tuned temperature, "
+        f"{tuned['scaled']['perplexity']:.2f} with tuned scales"
+        for plain, tuned in zip(tests[::2], tests[1::2], strict=True)
+    ]
+    assert [line for line in figures if line.startswith("test perplexity")] == expected
+    assert len(expected) == 3
     assert contents(copy) == before
     assert in_this_process([*resume_arguments(copy), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(before["record.json"])

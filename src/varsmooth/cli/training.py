@@ -151,7 +151,7 @@ def _report(record: dict[str, Any], folder: Path, console: Console, as_json: boo
         console.print(f"best model: step {best['step']}, valid perplexity {_figure(best['valid_perplexity'])}", highlight=False)
         for found in record["results"]:
             if found["split"] == "test" and not found["tuned_temperature"]:
-                console.print(_test_line(record, found), highlight=False)
+                console.print(_test_line(record, found), highlight=False, soft_wrap=True)
         console.print(f"run: {folder}", highlight=False, soft_wrap=True)
     return 0
 

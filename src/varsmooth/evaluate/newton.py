@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-Pair: TypeAlias = tuple[float, float]
-"""Of the context and of the bias."""
+from varsmooth.evaluate.perplexity import Scales
+
 STEPS = 60
 """At most, those that are halved included."""
 
@@ -24,7 +24,8 @@ class Derivatives(NamedTuple):
 
 
 class NewtonStep(NamedTuple):
-    change: Pair
+    change: tuple[float, float]
+    """of the context's scale and of the bias's"""
     size: float
     """by which it is told whether the minimum is near"""
 
@@ -32,20 +33,20 @@ class NewtonStep(NamedTuple):
         return NewtonStep((self.change[0] / 2, self.change[1] / 2), self.size / 2)
 
 
-Rule: TypeAlias = Callable[[Pair, Derivatives], NewtonStep]
+Rule: TypeAlias = Callable[[Scales, Derivatives], NewtonStep]
 
 
-def minimum(terms_at: Callable[[Pair], Derivatives], start: Pair, rule: Rule, tolerance: float) -> Pair:
+def minimum(terms_at: Callable[[Scales], Derivatives], start: Scales, rule: Rule, tolerance: float) -> Scales:
     """Return the scales with the lowest loss, within ``tolerance``; a step that goes too far is halved."""
     found, best, step = start, math.inf, NewtonStep((0.0, 0.0), 0.0)
     for _ in range(STEPS):
-        tried = _sum(found, step.change)
+        tried = _changed(found, step)
         terms = terms_at(tried)
         if terms.loss <= best:
             found, best, step = tried, terms.loss, rule(tried, terms)
             # What is missing after a step is about its square, so the last one need not be looked at.
             if step.size < math.sqrt(tolerance) / 3:
-                return _sum(found, step.change)
+                return _changed(found, step)
         else:
             step = step.halved()
             if step.size < tolerance:
@@ -53,15 +54,15 @@ def minimum(terms_at: Callable[[Pair], Derivatives], start: Pair, rule: Rule, to
     return found
 
 
-def together(scales: Pair, terms: Derivatives) -> NewtonStep:
+def together(scales: Scales, terms: Derivatives) -> NewtonStep:
     """The step of one scale for both, which is the inverse of a temperature: it is halved or doubled at most."""
     # A model that is sure of everything has no curvature left; it gets a long step in the right direction.
     curvature = max(terms.second + 2 * terms.mixed + terms.second_bias, 1e-30)
-    step = min(max(-(terms.slope + terms.slope_bias) / curvature, -scales[0] / 2), scales[0])
-    return NewtonStep((step, step), abs(step) / scales[0])
+    step = min(max(-(terms.slope + terms.slope_bias) / curvature, -scales.context / 2), scales.context)
+    return NewtonStep((step, step), abs(step) / scales.context)
 
 
-def apart(scales: Pair, terms: Derivatives) -> NewtonStep:
+def apart(scales: Scales, terms: Derivatives) -> NewtonStep:
     """The step of two scales, neither of which more than doubles, or grows or falls by more than 1 where it is small.
 
     A step that is too long keeps its direction, which is downhill; were each scale cut off by itself, it might not be. A bias
@@ -80,5 +81,5 @@ def apart(scales: Pair, terms: Derivatives) -> NewtonStep:
     return NewtonStep((context, bias), max(abs(context), abs(bias)))
 
 
-def _sum(scales: Pair, change: Pair) -> Pair:
-    return scales[0] + change[0], scales[1] + change[1]
+def _changed(scales: Scales, step: NewtonStep) -> Scales:
+    return Scales(scales.context + step.change[0], scales.bias + step.change[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from varsmooth.errors import InputError
 
@@ -11,8 +11,7 @@ COLDEST = 1e-6
 """Below this logits may overflow."""
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(NamedTuple):
     """Factors of what the context says and of the bias, which is much like the frequency; a temperature is one for both."""
 
     context: float

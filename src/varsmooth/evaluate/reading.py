@@ -88,12 +88,11 @@ class Reading:
 
     def best_temperature(self, tolerance: float = 1e-3) -> float:
         """Return the temperature with the lowest perplexity."""
-        beta, _ = self._best((1.0, 1.0), newton.together, tolerance)
-        return 1 / beta
+        return 1 / self._best(Scales(1.0, 1.0), newton.together, tolerance).context
 
     def best_scales(self, start: float = 1.0, tolerance: float = 1e-3) -> Scales:
         """Return the scales of context and bias with the lowest perplexity, looked for from ``start`` for both."""
-        return Scales(*self._best((start, start), newton.apart, tolerance))
+        return self._best(Scales(start, start), newton.apart, tolerance)
 
     def scaled(self, scales: Scales) -> Evaluation:
         """Return the mean loss with scales."""
@@ -101,14 +100,14 @@ class Reading:
         nll = float(losses.sum(dtype=torch.float64)) / self.columns.tokens
         return Evaluation(nll, self.columns.tokens, self.predict, scales=scales)
 
-    def _best(self, start: newton.Pair, rule: newton.Rule, tolerance: float) -> newton.Pair:
+    def _best(self, start: Scales, rule: newton.Rule, tolerance: float) -> Scales:
         """Return the scales with the lowest loss; from those of a part of a long stream it is not far."""
         if (part := self._thinned()) is not None:
             start = part._best(start, rule, tolerance)
         bias = self.network.bias.float()
 
-        def terms_at(scales: newton.Pair) -> newton.Derivatives:
-            terms = self._figures(partial(output.scale_terms, bias=bias, scales=Scales(*scales)))
+        def terms_at(scales: Scales) -> newton.Derivatives:
+            terms = self._figures(partial(output.scale_terms, bias=bias, scales=scales))
             return newton.Derivatives(*terms.sum(-1, dtype=torch.float64).tolist())
 
         return newton.minimum(terms_at, start, rule, tolerance)

@@ -64,7 +64,7 @@ def _judged_results(split: str, reading: Reading, tuned: float, scales: Scales, 
         nll = float(judged.nll.sum(dtype=torch.float64)) / len(targets)
         found = _result(split, Evaluation(nll, len(targets), reading.predict, temperature), is_tuned)
         bands = [asdict(band) for band in frequency_bands(judged.nll, targets, counts)]
-        control = {"scaled": {**asdict(scales), "perplexity": reading.scaled(scales).perplexity}} if is_tuned else {}
+        control = {"scaled": {**scales._asdict(), "perplexity": reading.scaled(scales).perplexity}} if is_tuned else {}
         yield {**found, **control, "bands": bands, "calibration": asdict(calibration_of(judged.confidence, judged.correct))}
 
 
