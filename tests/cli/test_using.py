@@ -219,6 +219,7 @@ def test_score_and_generate_take_scales_from_the_record(run: Run, trained: Path,
     assert auto[1] != run(*score)[1]
     generate = ("generate", trained, "--prompt", "the", "--predict", "mode", "--seed", 1)
     assert run(*generate, "--scales", "auto") == run(*generate, "--scales", numbers)
+    assert run(*generate, "--scales", "50,50") == run(*generate, "--temperature", 0.02) != run(*generate)
     shutil.copytree(trained, tmp_path / "older")
     for entry in record["results"]:
         entry.pop("scaled", None)
@@ -263,7 +264,8 @@ def test_eval_refuses(run: Run, trained: Path, tmp_path: Path) -> None:
     refused(run("eval", trained, "--scales", "0.8"), "--scales takes two numbers", "'0.8'")
     refused(run("eval", trained, "--scales", "0.8,low"), "--scales takes two numbers")
     refused(run("eval", trained, "--scales", "nan,1"), "scales must be finite")
-    refused(run("eval", trained, "--scales", "auto", "--temperature", "2"), "take the place of a temperature")
+    refused(run("eval", trained, "--scales", "auto", "--temperature", "auto"), "--scales takes the place of a temperature")
+    refused(run("eval", trained, "--scales", "1e39,1"), "scales must be finite")
     refused(run("eval", trained, "--scales", "auto", "--predict", "sample"), "--scales auto goes with")
     refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples")
     refused(run("eval", trained, "--batch", "0"), "--batch")

@@ -124,7 +124,8 @@ def test_lines_and_texts_take_scales_too(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scales": Scales(math.nan, 1.0)}, "scales must be finite, got nan for the context"),
+        ({"scales": Scales(math.nan, 1.0)}, "scales must be finite, .* got nan for the context"),
+        ({"scales": Scales(1.0, -1e39)}, "got 1 for the context and -1e.39 for the bias"),
         ({"scales": Scales(1.0, math.inf)}, "scales must be finite"),
         ({"scales": Scales(1.0, 1.0), "temperature": 2.0}, "scales take the place of a temperature"),
         ({"scales": Scales(1.0, 1.0), "predict": "sample"}, "not with sample"),
@@ -133,6 +134,11 @@ def test_lines_and_texts_take_scales_too(model):
 def test_scales_that_cannot_be_are_refused(model, options, message):
     with pytest.raises(InputError, match=message):
         model.evaluate(ids_of(model, *LINES), **options)
+    if options.keys() == {"scales"}:
+        with pytest.raises(InputError, match=message):
+            model.generate("the cat", 3, **options)
+        with pytest.raises(InputError, match=message):
+            model.score([], **options)
 
 
 def test_the_best_model_is_that_of_the_metrics(run):

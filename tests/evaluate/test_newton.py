@@ -53,7 +53,8 @@ def test_a_temperature_moves_by_a_factor_of_two_at_most_and_the_scales_by_one():
     flat = Derivatives(0.0, -5.0, -5.0, 0.0, 0.0, 0.0)
     assert together(Scales(0.3, 0.3), flat) == NewtonStep((0.3, 0.3), 1.0)
     assert together(Scales(0.3, 0.3), flat._replace(slope=5.0, slope_bias=5.0)) == NewtonStep((-0.15, -0.15), 0.5)
-    assert apart(Scales(0.3, 0.3), flat) == NewtonStep((1.0, 0.0), 1.0), "a bias that says nothing is left alone"
+    assert apart(Scales(2.0, 0.5), flat) == NewtonStep((2.0, 0.0), 2.0), "a bias that says nothing is left alone"
+    assert apart(Scales(0.25, 0.0), flat) == NewtonStep((1.0, 0.0), 4.0), "what is near is told by how large they are"
 
 
 def test_what_falls_for_ever_is_left_after_a_while():

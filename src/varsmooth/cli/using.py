@@ -87,6 +87,8 @@ def evaluate_run(
     """
     if batch < 1:
         raise InputError(f"--batch must be at least 1, got {batch}")
+    if scales is not None and temperature != "1":
+        raise InputError("--scales takes the place of a temperature, and does not go with --temperature")
     model = _load(run, str(resolve_device(device)))
     rule = predict or model.predict
     for flag, given in (("--samples", samples), ("--average", average)):
@@ -245,8 +247,8 @@ def _recorded_scales(run: Path, model: LanguageModel, predict: Predict | None, s
         return _two_factors(scales)
     rule = predict or model.predict
     found = (result_of(RunFolder(run).read_record(), "valid", rule, tuned=True) or {}).get("scaled")
-    if found is None:
-        raise InputError(f"{run}: its record has no scales for prediction by {rule}; give --scales two numbers")
+    if not found or None in found.values():
+        raise InputError(f"{run}: its record has no scales for prediction by {rule}; 'varsmooth eval --scales auto' finds them")
     return Scales(found["context"], found["bias"])
 
 

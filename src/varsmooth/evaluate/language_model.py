@@ -133,6 +133,7 @@ class LanguageModel:
             raise InputError(
                 f"score takes a list of lines, and would take each character of {lines[:40]!r} for one: pass [line]"
             )
+        check_scales(scales)
         return self._scores(lines, predict or self.predict, scales)
 
     def _scores(self, lines: Iterable[str], rule: Predict, scales: Scales | None) -> Iterator[LineScore]:

@@ -78,7 +78,9 @@ def apart(scales: Scales, terms: Derivatives) -> NewtonStep:
         )
     excess = max(1.0, *(abs(each) / max(1.0, abs(scale)) for each, scale in zip(change, scales, strict=True)))
     context, bias = change[0] / excess, change[1] / excess
-    return NewtonStep((context, bias), max(abs(context), abs(bias)))
+    # Where both are small, what is near is so, too; one alone may well be nothing.
+    unit = min(1.0, max(abs(scales.context), abs(scales.bias), 1e-12))
+    return NewtonStep((context, bias), max(abs(context), abs(bias)) / unit)
 
 
 def _changed(scales: Scales, step: NewtonStep) -> Scales:

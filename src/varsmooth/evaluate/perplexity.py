@@ -29,5 +29,6 @@ def check_temperature(name: str, temperature: float) -> None:
 
 
 def check_scales(scales: Scales | None) -> None:
-    if scales is not None and not (math.isfinite(scales.context) and math.isfinite(scales.bias)):
-        raise InputError(f"scales must be finite, got {scales.context:g} for the context and {scales.bias:g} for the bias")
+    if scales is not None and not all(abs(scale) <= 1 / COLDEST for scale in scales):
+        told = f"got {scales.context:g} for the context and {scales.bias:g} for the bias"
+        raise InputError(f"scales must be finite, at most {1 / COLDEST:g} either way; {told}")
