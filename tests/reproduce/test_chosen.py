@@ -12,13 +12,13 @@ from varsmooth.reproduce import (
     Choice,
     TuningTrial,
     best_of,
-    choose,
     choose_below,
     corpus_plan,
     read_chosen,
     table_jobs,
     write_chosen,
 )
+from varsmooth.reproduce.choosing import choose
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.matching import standard_checksums
 from varsmooth.reproduce.page import chosen_table
@@ -199,7 +199,7 @@ def test_a_row_whose_longest_trials_all_failed_keeps_what_was_chosen(tmp_path, t
     write_chosen(path, {("tuned", 512, "vanilla"): Choice({"train.lr": 0.003})})
     trial(1, 75.0, row="smoothing-kneser-ney")
     folders = [tmp_path / "sweep" / "vanilla" / "trial-0", tmp_path / "sweep" / "smoothing-kneser-ney" / "trial-1"]
-    assert set(choose(folders, corpus_plan("ptb"), "tuned", path)) == {("tuned", 512, "smoothing-kneser-ney")}
+    assert set(choose(folders, corpus_plan("ptb"), "tuned", path, "here")) == {("tuned", 512, "smoothing-kneser-ney")}
     assert read_chosen(path).choices["tuned", 512, "vanilla"] == Choice({"train.lr": 0.003})
 
 

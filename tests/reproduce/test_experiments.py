@@ -8,7 +8,7 @@ import pytest
 from varsmooth import InputError
 from varsmooth.config import override
 from varsmooth.recipe import load_recipe
-from varsmooth.reproduce.chosen import Choice, Chosen
+from varsmooth.reproduce.chosen import Choice, Chosen, write_chosen
 from varsmooth.reproduce.experiment_tables import arm_bands_table, curves, experiment_table
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
 from varsmooth.reproduce.markdown import NOT_RUN
@@ -109,6 +109,27 @@ def test_arms_by_frequency_are_told_by_their_own_prediction_and_by_the_mode(resu
     missing = experiment_table(rare_words, Records(results), "ptb").text.rpartition("Not run yet: ")[2]
     names = "element-wise smoothing, Kneser-Ney, as it is; rarer words are spared, `smoothing.spare_below=10`; "
     assert missing == names + "rarer words are spared, `smoothing.spare_below=1000`.", "of an arm that was begun, its variants"
+
+
+def test_a_seed_without_bands_leaves_the_table_whole(results, keep):
+    rare_words = named_experiments()["rare-words"]
+    for seed in (1, 2):
+        folder = keep("vanilla", 65.0, seed)
+        content = json.loads((folder / "record.json").read_text())
+        for entry in content["results"] if seed == 1 else ():
+            entry.pop("bands", None)
+        (folder / "record.json").write_text(json.dumps(content))
+    line = arm_bands_table(rare_words, Records(results), "ptb").text.splitlines()[-1]
+    rest = " | ".join([f"{math.exp(4):.2f}"] * 3)
+    assert line == f"| vanilla, as it is, by the mode | - | {math.exp(5):.2f} | {rest} |"
+
+
+def test_the_longer_schedule_is_compared_with_its_own_seed(results, keep):
+    write_chosen(results / "ptb" / "chosen.toml", {("tuned", 512, "vanilla"): Choice({})})
+    for seed, test in ((1, 64.0), (2, 60.0)):
+        keep("vanilla", test, seed, group="512-tuned")
+    keep("vanilla", 62.0, 1, group="length", name="vanilla-108000")
+    assert "| vanilla | 63.00 | 61.00 |" in experiment_table(LENGTH, Records(results), "ptb").text
 
 
 def test_arms_that_the_table_has_are_not_trained_again_and_arms_can_be_chosen():

@@ -53,6 +53,15 @@ def waiting(results, *parts):
     return Parts(PTB, parts, results).waiting()
 
 
+def test_final_runs_of_points_without_a_best_variant_wait(results, keep):
+    small = [job.trial_name for job in waiting(results, "data-size")]
+    points, arms, seeds = 4, 4, 3
+    assert len(small) == len(set(small)) == points * arms * seeds
+    for number in range(1, 9):
+        keep("vanilla", 160.0, 11, group="data-size", name=f"vanilla-0.05-v{number}")
+    assert len(waiting(results, "data-size")) == len(small) - seeds
+
+
 def test_what_trials_in_the_same_list_will_choose_is_waited_for(results):
     choices = {("tuned", 512, row): Choice({}) for row in ("vanilla", "vanilla-untied")}
     write_chosen(results / "ptb" / "chosen.toml", choices)
@@ -108,9 +117,10 @@ def test_no_row_of_a_round_goes_on_while_a_trial_of_another_is_missing(results, 
     assert names(results, "tuning-wide", "1024-tuned") == [
         job.trial_name for job in Parts(PTB, ["tuning-wide"], results).jobs()
     ], "not with what was chosen before"
-    assert [job.trial_name for job in waiting(results, "tuning-wide", "1024-tuned")] == [
-        f"1024-tuned-vanilla-seed{seed}" for seed in (1, 2)
-    ]
+    rows = ("vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney")
+    assert sorted(job.trial_name for job in waiting(results, "tuning-wide", "1024-tuned")) == sorted(
+        f"1024-tuned-{row}-seed{seed}" for row in rows for seed in (1, 2)
+    ), "also those for which nothing has been chosen yet"
 
 
 def test_records_that_are_not_planned_are_no_trials(results, wide):
@@ -208,10 +218,11 @@ def test_quick_trials_choose_nothing(run, tmp_path, data, steps, two_trials):
         (",", "--experiment takes one or more names"),
         ("length,512-tuned", "chosen.toml: has no [tuned.512.ROW] yet"),
         ("tuning-512,1024-tuned", "chosen.toml: has no [tuned.1024.ROW] yet"),
+        ("tuning-512 --seeds 5", "--seeds does not go with --experiment tuning-512"),
     ],
 )
 def test_parts_that_cannot_be_run_are_refused_in_one_line(run, tmp_path, experiment, message):
-    status, shown, told = run("reproduce", "ptb", "--experiment", experiment, "--results", tmp_path)
+    status, shown, told = run("reproduce", "ptb", "--experiment", *experiment.split(), "--results", tmp_path)
     assert (status, shown, told.count("\n"), message in told) == (2, "", 1, True), told
 
 

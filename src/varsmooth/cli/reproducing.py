@@ -198,11 +198,11 @@ def reproduce(
     if not from_records:
         console = errors if json_ else lasting_console()
         outcome = _do(work, results, out / "fleet", Reporting(console), at_once, data_dir, limit)
-    left = _left(work, results)
+    left, waiting = _left(work, results), len(work.waiting())
     page = build_page(results)
     written = [*_write_page(page, corpus, out), *(write_documents(Path(), page) if write_docs else [])]
     _show(page, work.shown, left, written, json_)
-    return _status(outcome, len(left))
+    return _status(outcome, len(left), waiting)
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ def _say_missing(work: _Work, results: Path, as_json: bool) -> int:
         print(name)
     errors.print(f"{len(missing)} of {planned} runs are missing" + (f", {steps:,} steps in all" if steps else ""))
     if waiting:
-        errors.print(f"{waiting} more wait for what their trials choose; they are trained again where that changes them")
+        errors.print(f"{waiting} more wait for what their trials choose; some may have records that still fit")
     return 0
 
 
@@ -358,12 +358,13 @@ def _show(page: Page, shown: Sequence[str], missing: Sequence[str], written: Seq
         errors.print(f"written: {path}")
 
 
-def _status(outcome: FleetOutcome, left: int) -> int:
+def _status(outcome: FleetOutcome, left: int, waiting: int) -> int:
     if outcome.signal is not None:
         errors.print("varsmooth: stopped; the same command goes on")
         return 128 + outcome.signal
     if outcome.out_of_time:
-        errors.print(f"varsmooth: the time is up, {left} runs are left; the same command goes on")
+        others = f", and {waiting} wait for what their trials choose" if waiting else ""
+        errors.print(f"varsmooth: the time is up, {left} runs are left{others}; the same command goes on")
     failed = [record for record in outcome.records if record["status"] == "failed"]
     for record in failed:
         errors.print(f"varsmooth: {record['name']} failed: {record.get('reason')}")

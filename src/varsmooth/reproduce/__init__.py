@@ -1,7 +1,7 @@
 """The paper's table, figures and experiments: what is missing is trained, everything shown is built from records."""
 
 from varsmooth.reproduce.catalogue import Budget, Setting, corpora, corpus_plan
-from varsmooth.reproduce.choosing import choose, choose_below
+from varsmooth.reproduce.choosing import choose_below
 from varsmooth.reproduce.chosen import Choice, Chosen, TuningTrial, best_of, read_chosen, write_chosen
 from varsmooth.reproduce.documents import stale_documents, write_documents
 from varsmooth.reproduce.experiments import experiment_jobs, named_experiments
@@ -24,7 +24,6 @@ __all__ = [
     "best_of",
     "build_page",
     "check_parts",
-    "choose",
     "choose_among",
     "choose_below",
     "collect",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from varsmooth.evaluate import Band
+from varsmooth.evaluate.bands import BOUNDS, Band
 from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
@@ -16,7 +16,7 @@ from varsmooth.reproduce.records import over_seeds
 
 def bands_part(runs: Sequence[RunSummary], rows: Sequence[Cells]) -> PagePart:
     """Return a table of ``rows`` below the bands of these runs and their shares of the tokens."""
-    bands = _bands(runs[0]) if runs else []
+    bands = next((found for run in runs if (found := _bands(run))), [])
     if not bands:
         return NOT_RUN
     tokens = sum(band["tokens"] for band in bands)
@@ -26,8 +26,7 @@ def bands_part(runs: Sequence[RunSummary], rows: Sequence[Cells]) -> PagePart:
 
 def band_figures(runs: Sequence[RunSummary], predict: str | None = None) -> list[Spread | None]:
     """Return the perplexity of each band over seeds, by the runs' own prediction unless another is given."""
-    count = len(_bands(runs[0], predict)) if runs else 0
-    return [over_seeds(runs, partial(_perplexity, index=index, predict=predict)) for index in range(count)]
+    return [over_seeds(runs, partial(_perplexity, index=index, predict=predict)) for index in range(len(BOUNDS))]
 
 
 def relative(plain: Spread | None, other: Spread | None) -> str:

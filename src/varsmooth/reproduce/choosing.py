@@ -38,14 +38,14 @@ def choose_below(folder: Path, plan: CorpusPlan, setting: Setting, path: Path) -
     return found
 
 
-def choose(runs: Iterable[Path], plan: CorpusPlan, setting: Setting, path: Path, source: str = "") -> dict[Key, Choice]:
+def choose(runs: Iterable[Path], plan: CorpusPlan, setting: Setting, path: Path, source: str) -> dict[Key, Choice]:
     """Choose for each row the best of the trials in these run folders and of those before them, and write that to ``path``.
 
     What was chosen for others stays, and so does what was chosen for a row whose longest trials all failed. ``source`` is what
     a complaint names.
     """
     earlier = read_chosen(path).choices
-    trials = trials_in(runs, plan, setting, source or str(path))
+    trials = trials_in(runs, plan, setting, source)
     best = {key: best_of(_joined(earlier.get(key), new)) for key, new in trials.items()}
     found = {key: choice for key, choice in best.items() if choice is not None}
     write_chosen(path, {**earlier, **found})

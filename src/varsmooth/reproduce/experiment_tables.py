@@ -14,7 +14,6 @@ from varsmooth.reproduce.catalogue import Budget
 from varsmooth.reproduce.experiments import SHARE, Arm, Experiment, group_of, point_name
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import (
-    NOT_RUN,
     NOTHING,
     PagePart,
     paragraphs,
@@ -135,7 +134,7 @@ def arm_bands_table(experiment: Experiment, records: Records, corpus: str, budge
         own = arm.predict or own_prediction(runs[0].record)
         by = {f"{label}, by the {predict}": band_figures(runs, predict) for predict in (own, "mode")}
         rows += [[name, *map(shown, figures)] for name, figures in by.items()]
-    return bands_part(found[0].runs, rows) if found else NOT_RUN
+    return bands_part([run for line in found for run in line.runs], rows)
 
 
 def _arms_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:

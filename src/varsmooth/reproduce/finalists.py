@@ -60,7 +60,7 @@ def choose_among(jobs: Sequence[Job], results: Path, plan: CorpusPlan, setting: 
     """Once all have ended, choose for each row the best of its finalists, and add them to its trials in ``path``."""
     if missing_jobs(jobs, results):
         return {}
-    return choose([job.record_folder(results) for job in jobs], plan, setting, path)
+    return choose([job.record_folder(results) for job in jobs], plan, setting, path, f"{results}: {jobs[0].group}")
 
 
 def _digest(values: Values) -> str:

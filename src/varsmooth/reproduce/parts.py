@@ -14,7 +14,7 @@ from varsmooth.reproduce.chosen import FILE, Choice, Chosen, Key, read_chosen
 from varsmooth.reproduce.experiments import Experiment, Part, experiment_jobs, goes_with, group_of, named_experiments
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.running import missing_jobs
-from varsmooth.reproduce.trials import final_jobs
+from varsmooth.reproduce.trials import awaited_jobs, final_jobs
 
 TABLES: dict[str, tuple[int, Setting]] = {
     table_group(size, setting, "full"): (size, setting) for size, setting in itertools.product(SIZES, SETTINGS)
@@ -43,14 +43,20 @@ class Parts:
 
     def jobs(self) -> list[Job]:
         """Return all runs that are known by now; what builds on a choice that trials among them will make has none yet."""
-        return [job for job, waits in self._jobs() if not waits]
+        return [job for job, waits in self._jobs(read_chosen(self._chosen)) if not waits]
 
     def waiting(self) -> list[Job]:
-        """Return the runs that wait for what trials will choose, as they would be with what is chosen now."""
-        return [job for job, waits in self._jobs() if waits]
+        """Return the runs that wait for what trials will choose, as they would be with what is chosen now, or any other."""
+        chosen = read_chosen(self._chosen)
+        any_other = dict.fromkeys(self._to_choose(), Choice({}))
+        found = [job for job, waits in self._jobs(Chosen(chosen.source, {**any_other, **chosen.choices})) if waits]
+        finals = [awaited_jobs(it, self.plan.name, chosen, self.results, **self.part) for it in self._experiments()]
+        return [*found, *itertools.chain.from_iterable(finals)]
 
     def check(self) -> None:
         """Refuse a part that builds on a choice that neither was made nor will be made by the trials of another part."""
+        if self.part.get("seeds") and (tuning := [it.name for it in self._experiments() if it.tunes]):
+            raise InputError(f"--seeds does not go with --experiment {tuning[0]}, whose trials choose by a seed of their own")
         chosen = read_chosen(self._chosen)
         to_come = [it.size for it in self._experiments() if it.tunes == "tuned"]
         for name in self.names:
@@ -64,7 +70,8 @@ class Parts:
         for tunes, _, trials in self._rounds():
             if not missing_jobs(trials, self.results):
                 before = read_chosen(self._chosen).choices
-                after = choose([job.record_folder(self.results) for job in trials], self.plan, tunes, self._chosen)
+                folders = [job.record_folder(self.results) for job in trials]
+                after = choose(folders, self.plan, tunes, self._chosen, f"{self.results}: {trials[0].group}")
                 found |= {key: choice for key, choice in after.items() if before.get(key) != choice}
         return found
 
@@ -86,9 +93,9 @@ class Parts:
         unended = [round_ for round_ in self._rounds() if missing_jobs(round_[2], self.results)]
         return {(tunes, size, _row(job)) for tunes, size, trials in unended for job in trials}
 
-    def _jobs(self) -> list[tuple[Job, bool]]:
-        """Return every run, and whether it waits."""
-        chosen, to_choose, jobs = read_chosen(self._chosen), self._to_choose(), list[tuple[Job, bool]]()
+    def _jobs(self, chosen: Chosen) -> list[tuple[Job, bool]]:
+        """Return every run with what is chosen, and whether it waits."""
+        to_choose, jobs = self._to_choose(), list[tuple[Job, bool]]()
         for name in self.names:
             if name in TABLES:
                 size, setting = TABLES[name]

@@ -11,7 +11,7 @@ from varsmooth.reproduce.experiments import Experiment, named_experiments
 from varsmooth.reproduce.jobs import table_group
 from varsmooth.reproduce.markdown import PagePart, records_table, shown
 from varsmooth.reproduce.records import Records, best_prediction, perplexity
-from varsmooth.reproduce.tables import BASELINE, gain_shown, is_variational
+from varsmooth.reproduce.tables import BASELINE, best_smoothed, gain_shown
 from varsmooth.reproduce.trials import best_runs
 
 SHARES = "data-size"
@@ -31,7 +31,7 @@ def _of_table(records: Records, plan: CorpusPlan, size: int, setting: Setting) -
     """Each row by its own prediction."""
     runs = records.runs(plan.name, table_group(size, setting, "full"))
     rows = {row.label: runs[row.name] for row in plan.rows if row.name in runs}
-    return _line(f"{plan.title}, {size} units, {TOLD[setting]}", runs.get(BASELINE, []), rows, dict.fromkeys(rows))
+    return _line(f"{plan.title}, {size} units, {TOLD[setting]}", runs.get(BASELINE, []), rows)
 
 
 def _of_share(experiment: Experiment, records: Records, corpus: str, place: int) -> list[str]:
@@ -48,14 +48,11 @@ def _line(
     where: str,
     plain: Sequence[RunSummary],
     rows: Mapping[str, Sequence[RunSummary]],
-    predicts: Mapping[str, str | None],
+    predicts: Mapping[str, str | None] | None = None,
 ) -> list[str]:
     """Compare with the smoothing row that is best on valid; return nothing where it or the plain model was not run."""
-    smoothed = {label: runs for label, runs in rows.items() if runs and is_variational(runs[0])}
-    valid = {label: perplexity(runs, "valid", predicts[label], tuned=True) for label, runs in smoothed.items()}
-    known = {label: figure.mean for label, figure in valid.items() if figure is not None}
-    if not plain or not known:
+    best = best_smoothed(rows, predicts)
+    if not plain or best is None:
         return []
-    best = min(known, key=known.__getitem__)
-    figures = perplexity(plain, "test", tuned=True), perplexity(smoothed[best], "test", predicts[best], tuned=True)
+    figures = perplexity(plain, "test", tuned=True), perplexity(rows[best], "test", (predicts or {}).get(best), tuned=True)
     return [where, best, *map(shown, figures), gain_shown(*figures)]

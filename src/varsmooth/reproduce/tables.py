@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -152,12 +152,16 @@ def headline_table(records: Records) -> PagePart:
 
 def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
     """Return the variational row with the lowest development perplexity at its tuned temperature."""
-    rivals = {}
-    for row in _present(plan, runs):
-        found = perplexity(runs[row.name], "valid", tuned=True)
-        if found is not None and is_variational(runs[row.name][0]):
-            rivals[row] = found.mean
-    return min(rivals, key=rivals.__getitem__) if rivals else None
+    best = best_smoothed({row.name: runs[row.name] for row in _present(plan, runs)})
+    return next((row for row in plan.rows if row.name == best), None)
+
+
+def best_smoothed(rows: Mapping[str, Sequence[RunSummary]], predicts: Mapping[str, str | None] | None = None) -> str | None:
+    """Return the name of the smoothed runs that are best on valid at their tuned temperature, each by its prediction."""
+    smoothed = {name: runs for name, runs in rows.items() if runs and _method(runs[0]) == "variational"}
+    valid = {name: perplexity(runs, "valid", (predicts or {}).get(name), tuned=True) for name, runs in smoothed.items()}
+    known = {name: found.mean for name, found in valid.items() if found is not None}
+    return min(known, key=known.__getitem__) if known else None
 
 
 def _main_row(corpus: str, size: int, row: Row, runs: Sequence[RunSummary]) -> list[str]:
@@ -226,10 +230,8 @@ def _label(plan: CorpusPlan, name: str) -> str:
     return next((row.label for row in plan.rows if row.name == name), name)
 
 
-def is_variational(run: RunSummary) -> bool:
-    """Whether it is smoothed, and not trained with data noising or dropout alone."""
-    smoothing = (run.record.get("config") or {}).get("smoothing", {})
-    return bool(smoothing.get("method") == "variational")
+def _method(run: RunSummary) -> str:
+    return str((run.record.get("config") or {}).get("smoothing", {}).get("method", "none"))
 
 
 def _calibration_error(run: RunSummary, tuned: bool) -> float | None:

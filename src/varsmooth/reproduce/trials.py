@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -50,11 +50,26 @@ def best_runs(
 
 def final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, results: Path, **part: Unpack[Part]) -> list[Job]:
     """Return the final runs of the points whose trials have all ended; for most experiments none."""
+    return _finals(experiment, corpus, chosen, part, _variants(experiment, corpus, results, part, ended=True))
+
+
+def awaited_jobs(experiment: Experiment, corpus: str, chosen: Chosen, results: Path, **part: Unpack[Part]) -> list[Job]:
+    """Return, for the other points, the final runs as they would be of the first variant: there will be as many."""
+    return _finals(experiment, corpus, chosen, part, _variants(experiment, corpus, results, part, ended=False))
+
+
+def _variants(experiment: Experiment, corpus: str, results: Path, part: Part, *, ended: bool) -> set[str]:
+    """Name the best variant of every point with final runs whose trials have ended, or the first of every other one."""
     if not experiment.final_seeds:
-        return []
-    group, best = Records(results).group(corpus, group_of(experiment, part.get("budget", "full"))), set()
+        return set()
+    group, names = Records(results).group(corpus, group_of(experiment, part.get("budget", "full"))), set()
     for arm, (place, value) in itertools.product(experiment.arms, enumerate(experiment.values)):
-        if value != experiment.in_table and (number := best_variant(experiment, group, arm, place)) is not None:
-            best.add(point_name(arm, value, number) + FINAL)
+        best = best_variant(experiment, group, arm, place) if value != experiment.in_table else None
+        if value != experiment.in_table and (best is not None) == ended:
+            names.add(point_name(arm, value, best or 0))
+    return names
+
+
+def _finals(experiment: Experiment, corpus: str, chosen: Chosen, part: Part, names: Container[str]) -> list[Job]:
     jobs = possible_final_jobs(experiment, corpus, chosen, **part)
-    return [job for job in jobs if job.name.rpartition("-seed")[0] in best]
+    return [job for job in jobs if job.name.rpartition("-seed")[0].removesuffix(FINAL) in names]
