@@ -176,6 +176,17 @@ def test_longer_schedules_are_those_of_the_tuned_rows():
     assert (job.name, job.config) == ("vanilla-108000-seed1", override(load_recipe("vanilla/ptb-512"), settings))
 
 
+def test_longer_schedules_of_larger_models_wait_until_these_were_tuned_themselves():
+    longer = named_experiments()["length-1024"]
+    small = {("tuned", 512, row): Choice({"smoothing.scope": "batch"}) for row in ("vanilla", "noising-kneser-ney")}
+    with pytest.raises(InputError, match=r"has no \[tuned.1024.ROW\]"):
+        experiment_jobs(longer, "ptb", Chosen("chosen.toml", small))
+    large = {("tuned", 1024, "vanilla"): Choice({"dropout.recurrent": 0.3})}
+    (job,) = experiment_jobs(longer, "ptb", Chosen("chosen.toml", {**small, **large}))
+    settings = ["smoothing.scope=batch", "dropout.recurrent=0.3", "train.steps=108000", "train.eval_every=3000"]
+    assert (job.name, job.config) == ("vanilla-108000-seed1", override(load_recipe("vanilla/ptb-1024"), settings))
+
+
 def test_an_arm_that_would_train_nothing_is_refused():
     with pytest.raises(InputError, match="--rows: word-mode is a row of the table"):
         experiment_jobs(ABLATION, "ptb", Chosen("chosen.toml", {}), arms=["word-mode"])

@@ -118,8 +118,9 @@ def reproduce(
     budget
         `quick` trains briefly, to see that all works; its records are kept apart.
     experiment
-        Instead of the table: gamma, ablation, beside-dropout, rare-words, length, grid, alone, tuning-paper, tuning-512,
-        tuning-rate, tuning-warm-up, tuning-blank, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero or cost.
+        Instead of the table: gamma, ablation, beside-dropout, rare-words, length, length-1024, grid, alone, tuning-paper,
+        tuning-512, tuning-rate, tuning-warm-up, tuning-blank, tuning-kind, tuning-1024, tuning-wide, data-size, data-size-zero
+        or cost.
         Several, with commas between them, go through one fleet in this order, and tables may be among them, as 512-paper,
         512-tuned, 1024-paper or 1024-tuned.
     points

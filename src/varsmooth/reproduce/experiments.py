@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 from varsmooth.config import with_values
 from varsmooth.errors import InputError, nearest
 from varsmooth.recipe import load_recipe
-from varsmooth.reproduce.catalogue import SIZES, Budget, Setting, Values, budget_values, packaged
+from varsmooth.reproduce.catalogue import Budget, Setting, Values, budget_values, packaged
 from varsmooth.reproduce.chosen import Chosen
 from varsmooth.reproduce.jobs import Job
 
@@ -120,7 +120,7 @@ def possible_final_jobs(experiment: Experiment, corpus: str, chosen: Chosen, **p
 
 def is_known(experiment: Experiment, chosen: Chosen, budget: Budget = "full") -> bool:
     """Whether it can be said which runs an experiment has: what it builds on was chosen, and the budget goes with it."""
-    return (experiment.setting == "paper" or chosen.has_tuned(min(SIZES))) and goes_with(experiment, budget)
+    return (experiment.setting == "paper" or chosen.has_tuned(experiment.size)) and goes_with(experiment, budget)
 
 
 def goes_with(experiment: Experiment, budget: Budget) -> bool:
@@ -189,7 +189,7 @@ def _arms_to_run(experiment: Experiment, chosen: Chosen, names: Sequence[str]) -
             raise InputError(f"--rows: {name!r} is no arm of {experiment.name}{nearest(name, known)}; arms: {', '.join(known)}")
     arms = [arm for arm in experiment.arms if not arm.table]
     if experiment.setting == "tuned":
-        tuned = chosen.tuned_rows(min(SIZES))
+        tuned = chosen.tuned_rows(experiment.size)
         arms = [arm for arm in arms if arm.row in tuned]
     if other := [name for name in names if name not in [arm.name for arm in arms]]:
         why = "has not been tuned yet" if experiment.setting == "tuned" else "is a row of the table, and trained with it"

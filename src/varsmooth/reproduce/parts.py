@@ -59,8 +59,8 @@ class Parts:
             raise InputError(f"--seeds does not go with --experiment {tuning[0]}, whose trials choose by a seed of their own")
         chosen = read_chosen(self._chosen)
         to_come = [it.size for it in self._experiments() if it.tunes == "tuned"]
-        for name in self.names:
-            size, setting = TABLES[name] if name in TABLES else (min(SIZES), named_experiments()[name].setting)
+        of_experiments = {it.name: (it.size, it.setting) for it in self._experiments()}
+        for size, setting in ({**TABLES, **of_experiments}[name] for name in self.names):
             if setting == "tuned" and size not in to_come:
                 chosen.tuned_rows(size)
 
@@ -113,7 +113,7 @@ class Parts:
         return table_jobs(self.plan, chosen, size=size, setting=setting, budget=self.budget)
 
     def _experiment(self, experiment: Experiment, chosen: Chosen) -> list[Job]:
-        if experiment.setting == "tuned" and not chosen.has_tuned(min(SIZES)):
+        if experiment.setting == "tuned" and not chosen.has_tuned(experiment.size):
             return []
         trials = experiment_jobs(experiment, self.plan.name, chosen, **self.part)
         return [*final_jobs(experiment, self.plan.name, chosen, self.results, **self.part), *trials]
