@@ -18,7 +18,7 @@ from commands_for_tests import Run, refused
 from networks_for_tests import TINY
 from varsmooth import demo as demo_module
 from varsmooth.evaluate import LanguageModel
-from varsmooth.experiment.results import result_of
+from varsmooth.train.record import result_of
 
 TEXT = "the cat sat on the mat\nthe dog sat on the <unk>\n\na cat and a dog sat\n"
 

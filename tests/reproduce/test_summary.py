@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from varsmooth.experiment.results import result_of
 from varsmooth.reproduce.markdown import NOT_RUN
 from varsmooth.reproduce.records import Records
 from varsmooth.reproduce.summary import summary_table
+from varsmooth.train.record import result_of
 
 
 def lines(results):

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from varsmooth.cli.app import errors
 from varsmooth.errors import InputError
-from varsmooth.experiment.results import result_of
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, read_trials, recipe_trials
+from varsmooth.train.record import result_of
 
 FAILED = 1
 

@@ -15,11 +15,11 @@ from varsmooth.cli.output import lasting_console
 from varsmooth.config import override
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
-from varsmooth.experiment.results import result_of
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe
 from varsmooth.train.folder import resume_command
 from varsmooth.train.parallel import processes
+from varsmooth.train.record import result_of
 
 
 @app.command

@@ -18,13 +18,13 @@ from varsmooth.errors import InputError
 from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample, Scales
 from varsmooth.experiment import corpus_of, set_threads
 from varsmooth.experiment.opening import changed_texts
-from varsmooth.experiment.results import result_of
 from varsmooth.files import for_json
 from varsmooth.posterior import Predict
 from varsmooth.text.reading import decode_lines, read_lines
 from varsmooth.text.splits import Corpus, encode_file
 from varsmooth.train.build import resolve_device
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.record import record_or_empty, result_of
 
 Split = Literal["train", "valid", "test"]
 
@@ -209,9 +209,7 @@ def _load(run: Path, device: str = "cpu") -> LanguageModel:
 
 
 def _tell_of_changes(run: Path, corpus: Corpus) -> None:
-    folder = RunFolder(run)
-    record = folder.read_record() if folder.record_path.exists() else {}
-    if changed := changed_texts(record, corpus):
+    if changed := changed_texts(record_or_empty(RunFolder(run)), corpus):
         errors.print(f"varsmooth: warning: the {changed[0]} text has changed since this run was trained")
 
 

@@ -1,13 +1,12 @@
 """Runs: one from beginning to end, as something that can be advanced a step at a time."""
 
-from varsmooth.experiment.failures import Record, failure, record_unbuilt
+from varsmooth.experiment.failures import failure, record_unbuilt
 from varsmooth.experiment.run import Steps, advance, continued_run, new_run, resume_run, start_run
 from varsmooth.experiment.session import Corpora, Gauge, Reporting, Session, corpus_of, from_anywhere, lane_for, set_threads
 
 __all__ = [
     "Corpora",
     "Gauge",
-    "Record",
     "Reporting",
     "Session",
     "Steps",

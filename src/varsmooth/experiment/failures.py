@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import torch
 
@@ -12,9 +11,9 @@ from varsmooth.config import Config, to_mapping, to_toml
 from varsmooth.errors import InputError
 from varsmooth.train.folder import DiskFullError, RunFolder
 from varsmooth.train.parallel import LostError
+from varsmooth.train.record import Record, record_or_empty
 from varsmooth.train.trainer import NotFiniteError
 
-Record: TypeAlias = dict[str, Any]
 NO_MEMORY = "out of GPU memory: train fewer runs at once, or lower train.batch or model.hidden"
 
 
@@ -48,8 +47,7 @@ def record_unbuilt(config: Config, out: Path, error: Exception) -> Record:
         with RunFolder.open(out, lock=True) if begun else RunFolder.create(out) as folder:
             if not begun:
                 folder.write(folder.config_path, to_toml(config).encode())
-            earlier = folder.read_record() if folder.record_path.exists() else {}
-            folder.write_record({**record, **earlier, **failed})
+            folder.write_record({**record, **record_or_empty(folder), **failed})
             return folder.read_record()
     except (OSError, InputError):  # full, not writable or another process's: then nobody but the caller is told
         return record

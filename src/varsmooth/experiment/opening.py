@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from varsmooth.config import Config, config_from_mapping, to_mapping
+from varsmooth.config import Config, flat_config, to_mapping
 from varsmooth.errors import InputError
 from varsmooth.text import Corpus, Vocab
 from varsmooth.train.environment import environment
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.record import full_config, record_or_empty
 from varsmooth.train.trainer import Trainer
 
 
@@ -50,15 +51,15 @@ def auto_config(config: Config, vocab: Vocab) -> dict[str, Any]:
 
 def finished_record(folder: RunFolder, config: Config) -> dict[str, Any] | None:
     """Return the record of a run that has finished with this configuration: there is nothing to go on with."""
-    record = folder.read_record() if folder.record_path.exists() else {}
-    same = record.get("status") == "finished" and _settings(record) == to_mapping(config)
+    record = record_or_empty(folder)
+    same = record.get("status") == "finished" and _settings(record) == flat_config(to_mapping(config))
     return record if same else None
 
 
 def _settings(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a record's configuration; settings that it is too old to know have their defaults, as they have in config.toml."""
+    """Return a record's settings by their dotted names, None where it has none that can be read."""
     try:
-        return to_mapping(config_from_mapping(record["config"], "the record"))
+        return full_config(record["config"])
     except (KeyError, TypeError, AttributeError, InputError):
         return None
 
@@ -71,8 +72,9 @@ def changed_texts(record: dict[str, Any], corpus: Corpus) -> list[str]:
 
 def refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
     """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
-    data, mapping, vocab = record.get("data", {}), to_mapping(config), corpus.vocab.checksum
-    changed = [folder.config_path.name] if "config" in record and _settings(record) != mapping else []
+    data, vocab = record.get("data", {}), corpus.vocab.checksum
+    is_other = "config" in record and _settings(record) != flat_config(to_mapping(config))
+    changed = [folder.config_path.name] if is_other else []
     changed += [folder.vocab_path.name] if data.get("vocab_checksum", vocab) != vocab else []
     changed += [f"the {split} text" for split in changed_texts(record, corpus)]
     if changed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -80,23 +80,6 @@ def _result(split: str, found: Evaluation, is_tuned: bool) -> dict[str, Any]:
         "samples": found.samples,
         "average": found.average,
     }
-
-
-def result_of(
-    record: Mapping[str, Any], split: str, predict: str | None = None, *, tuned: bool = False
-) -> dict[str, Any] | None:
-    """Return a record's result by a prediction, the recipe's own unless told, at temperature 1 or at the tuned one."""
-    wanted = (split, predict or own_prediction(record), tuned)
-    results: list[dict[str, Any]] = record.get("results") or []
-    for result in results:
-        if (result.get("split"), result.get("predict"), result.get("tuned_temperature")) == wanted:
-            return result
-    return None
-
-
-def own_prediction(record: Mapping[str, Any]) -> str:
-    """Return by what a record's recipe predicts."""
-    return str((record.get("config") or {}).get("smoothing", {}).get("predict", "mode"))
 
 
 def predictions(network: RecurrentLanguageModel) -> list[Predict]:

@@ -19,7 +19,7 @@ import torch
 from varsmooth.config import Config, load_config, to_toml
 from varsmooth.errors import InputError
 from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
-from varsmooth.experiment.failures import NO_MEMORY, Record, failure
+from varsmooth.experiment.failures import NO_MEMORY, failure
 from varsmooth.experiment.opening import auto_config, finished_record, opening_record, refuse_changes
 from varsmooth.experiment.results import development_set, final_results
 from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for, opened_session
@@ -40,6 +40,7 @@ from varsmooth.train.lane import Lane, settled
 from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions, Outcome, fit
 from varsmooth.train.model_file import save_network
 from varsmooth.train.parallel import is_first
+from varsmooth.train.record import Record, record_or_empty
 from varsmooth.train.trainer import NotFiniteError, Trainer
 
 Steps: TypeAlias = Generator[None, None, Record]
@@ -94,7 +95,7 @@ def continued_run(run: Path, session: Session) -> Steps:
         with ranks.first_here_goes_first():
             corpus = session.corpora.of(config, vocab)
         trainer = _trainer(config, corpus, session)
-        record = folder.read_record() if folder.record_path.exists() else {}
+        record = record_or_empty(folder)
         refuse_changes(folder, record, config, corpus)
         if ranks.first:
             corpus.vocab.save(folder.vocab_path)

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from varsmooth.errors import InputError
 from varsmooth.experiment import (
     Gauge,
-    Record,
     Session,
     Steps,
     advance,
@@ -26,6 +24,7 @@ from varsmooth.fleet.trials import Trial
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import Lane
 from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions
+from varsmooth.train.record import Record, readable_record
 
 TURN = 4
 """Steps that a run takes before it is the next one's turn."""
@@ -157,7 +156,7 @@ class Crew:
 
     def _failed(self, member: Member, error: Exception) -> Record:
         """Return the record that a failed run has written, or what it would have said."""
-        record = read_record(member.path)
+        record = readable_record(member.path)
         return record if record.get("status") == "failed" else {**record, "status": "failed", **failure(error)}
 
     def _end(self, trial: Trial, record: Record) -> None:
@@ -165,11 +164,3 @@ class Crew:
         status = "given up" if record.get("signal") == ON_ITS_OWN else record["status"]
         self.session.screen.say(f"{trial.name}: {status}{about}")
         self.ended(trial, record)
-
-
-def read_record(path: Path) -> Record:
-    """Return the record in a run's folder, an empty one where there is none to read."""
-    try:
-        return RunFolder(path).read_record()
-    except InputError:
-        return {}

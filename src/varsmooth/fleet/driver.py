@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from varsmooth.errors import InputError
-from varsmooth.experiment import Record, Reporting, Session
+from varsmooth.experiment import Reporting, Session
 from varsmooth.fleet.clock import Clock, TimeLimit
-from varsmooth.fleet.crew import Crew, read_record
+from varsmooth.fleet.crew import Crew
 from varsmooth.fleet.trials import FleetFolder, Trial, spending
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder, state_step
+from varsmooth.train.record import Record, readable_record
 
 AT_ONCE_ON_GPU, AT_ONCE_ON_CPU = 8, 1
 Ended = Callable[[Trial, Record], None]
@@ -111,7 +112,7 @@ class _Fleet:
         self, path: Path, trials: Sequence[Trial], session: Session, at_once: int, clock: Clock, ended: Ended | None
     ) -> None:
         self.path, self.at_once, self.clock, self.tell = path, at_once, clock, ended
-        known = {trial.name: read_record(path / trial.name) for trial in trials}
+        known = {trial.name: readable_record(path / trial.name) for trial in trials}
         self.records = {name: record for name, record in known.items() if record.get("status") == "finished"}
         self.before = {name: _steps_taken(path / name, record) for name, record in known.items()}
         waiting = [trial for trial in trials if trial.name not in self.records]
@@ -139,7 +140,7 @@ class _Fleet:
     def record(self, trial: Trial) -> Record:
         """Return what is known of a run, whether or not it came to its turn."""
         opening = {"name": trial.name, "recipe": trial.config.name, "seed": trial.config.train.seed, "status": "not started"}
-        return {**opening, **(self.records.get(trial.name) or read_record(self.path / trial.name))}
+        return {**opening, **(self.records.get(trial.name) or readable_record(self.path / trial.name))}
 
     def _refill(self) -> None:
         """Begin the runs that wait, as far as there is room for them and time."""

@@ -23,6 +23,7 @@ from varsmooth.hf.tokenizer import tokenizer_of
 from varsmooth.posterior import Predict
 from varsmooth.train.folder import RunFolder, resume_command
 from varsmooth.train.model_file import refuse_without_model
+from varsmooth.train.record import result_of
 
 
 def quiet() -> None:
@@ -112,9 +113,8 @@ def _temperature(run: Path, record: Mapping[str, Any], predict: str, asked: floa
         if not 0 < asked < math.inf:
             raise InputError(f"--temperature must be positive and finite, got {asked}")
         return asked
-    for result in record.get("results") or []:
-        if result.get("split") == "valid" and result.get("predict") == predict and result.get("tuned_temperature"):
-            return float(result["temperature"])
+    if (found := result_of(record, "valid", predict, tuned=True)) is not None:
+        return float(found["temperature"])
     raise InputError(f"{run}: its record has no tuned temperature for prediction by {predict}; give --temperature a number")
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from varsmooth.config import WHERE_AND_HOW, config_from_mapping, flat_config, to_mapping
+from varsmooth.config import WHERE_AND_HOW, flat_config
 from varsmooth.errors import InputError
 from varsmooth.train.folder import RECORD_FORMAT, RunFolder
+from varsmooth.train.record import full_config
 
 SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
     "recipe": ((str,), "text"),
@@ -131,11 +132,6 @@ def group_runs(runs: Iterable[RunSummary]) -> list[RunGroup]:
     members = [tuple(sorted(group, key=lambda run: run.seed)) for group in groups.values()]
     firsts = [group[0] for group in members]
     return [RunGroup(_label(group[0], firsts), _data_label(group[0], firsts), group) for group in members]
-
-
-def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's settings under dotted names; those that it is too old to know have their defaults."""
-    return flat_config(to_mapping(config_from_mapping(config, "the record")))
 
 
 def compared_config(run: RunSummary) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from varsmooth.evaluate.bands import BOUNDS, Band
-from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce.markdown import NOT_RUN, Cells, PagePart, records_table, shown
 from varsmooth.reproduce.records import over_seeds
+from varsmooth.train.record import result_of
 
 
 def bands_part(runs: Sequence[RunSummary], rows: Sequence[Cells]) -> PagePart:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from varsmooth.experiment.results import own_prediction
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
@@ -33,6 +32,7 @@ from varsmooth.reproduce.records import (
     scaled_perplexity,
 )
 from varsmooth.reproduce.trials import best_runs, best_variant, judged_by
+from varsmooth.train.record import own_prediction
 
 Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 """Points by the label of their arm."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from varsmooth.config import flat_config, to_mapping
 from varsmooth.errors import InputError
-from varsmooth.report.runs import NOT_COMPARED, full_config
+from varsmooth.report.runs import NOT_COMPARED
 from varsmooth.reproduce.jobs import Job
 from varsmooth.text.named import KNOWN
+from varsmooth.train.record import Record, full_config
 
-Record = dict[str, Any]
 NOT_FINITE = "not finite"
 
 

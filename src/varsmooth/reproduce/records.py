@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from varsmooth.errors import InputError
-from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread, spread
 from varsmooth.report.runs import RunSummary, compared_config, group_runs, load_run
 from varsmooth.reproduce.catalogue import BUDGETS, SETTINGS, SIZES, corpus_plan
@@ -20,6 +19,7 @@ from varsmooth.reproduce.experiments import experiment_jobs, group_of, is_known,
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.markdown import paragraphs, told
 from varsmooth.reproduce.matching import diverged, fits, has_ended
+from varsmooth.train.record import result_of
 
 SEEDED = re.compile(r"(.+)-seed(\d+)")
 PREDICTIONS = ("mode", "mean", "mean-input")

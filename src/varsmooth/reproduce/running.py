@@ -12,7 +12,7 @@ from typing import Any
 
 from varsmooth.config import load_config, to_mapping, with_values
 from varsmooth.errors import InputError
-from varsmooth.experiment import Record, Reporting, from_anywhere
+from varsmooth.experiment import Reporting, from_anywhere
 from varsmooth.files import write_atomically
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, is_fleet, resume_fleet, start_fleet
 from varsmooth.fleet.driver import Ended
@@ -21,6 +21,7 @@ from varsmooth.reproduce.matching import differing, fits, has_ended, standard_ch
 from varsmooth.reproduce.shares import data_for
 from varsmooth.text.named import KNOWN, check, locate
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.record import Record
 
 SPENT = "spent.jsonl"
 

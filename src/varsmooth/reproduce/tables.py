@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread
 from varsmooth.report.runs import RunSummary
 from varsmooth.reproduce import markdown
@@ -35,6 +34,7 @@ from varsmooth.reproduce.records import (
     sampled_perplexity,
     scaled_perplexity,
 )
+from varsmooth.train.record import result_of
 
 BASELINE = "vanilla"
 Runs = dict[str, list[RunSummary]]

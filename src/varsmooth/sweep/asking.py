@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from varsmooth.config import Config, flat_config, to_mapping
 from varsmooth.errors import InputError
-from varsmooth.experiment import Record
 from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.sweep.board import CODE, DATA, Board, refuse_other_code, refuse_other_data
 from varsmooth.sweep.claims import Claims
@@ -19,6 +18,7 @@ from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.ticket import ASKED, RUN, SECONDS, SLOT, Ticket
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.record import Record
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from varsmooth.config import load_config, to_mapping
 from varsmooth.errors import InputError
-from varsmooth.experiment import Record
 from varsmooth.fleet.crew import ON_ITS_OWN
 from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.ticket import REASON, STEPS, Ticket
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.record import Record
 
 
 def curve_of(folder: RunFolder) -> list[tuple[int, float]]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from varsmooth.config import to_toml
-from varsmooth.experiment.results import result_of
 from varsmooth.experiment.seeds import Spread, spread
-from varsmooth.fleet.crew import read_record
 from varsmooth.sweep.board import Board
 from varsmooth.sweep.sampling import rounded
 from varsmooth.sweep.stage import Stage, winner
 from varsmooth.sweep.ticket import REASON, RUN, SECONDS, SLOT, STEPS
+from varsmooth.train.record import readable_record, result_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -170,7 +169,7 @@ def _test_perplexity(out: Path | None, run: str | None) -> float | None:
     """The test perplexity by the recipe's own prediction, where the run is at hand."""
     if run is None or (out is None and not Path(run).is_absolute()):
         return None
-    found = result_of(read_record((out or Path()) / run), "test")
+    found = result_of(readable_record((out or Path()) / run), "test")
     return None if found is None or found["perplexity"] is None else float(found["perplexity"])
 
 

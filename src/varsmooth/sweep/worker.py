@@ -11,10 +11,10 @@ from pathlib import Path
 
 from varsmooth.config import to_toml
 from varsmooth.errors import InputError
-from varsmooth.experiment import Corpora, Record, Reporting, Session
+from varsmooth.experiment import Corpora, Reporting, Session
 from varsmooth.files import write_atomically
 from varsmooth.fleet import Trial
-from varsmooth.fleet.crew import ON_ITS_OWN, Crew, read_record
+from varsmooth.fleet.crew import ON_ITS_OWN, Crew
 from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep.board import Board, beating, identity_of
 from varsmooth.sweep.claims import Claims
@@ -26,6 +26,7 @@ from varsmooth.sweep.ticket import RUN, SECONDS, Ticket
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.record import Record, readable_record
 
 POLL = 1.0
 """Seconds between two looks at the database where there was nothing to claim."""
@@ -131,7 +132,7 @@ class _Worker:
     def _begin(self, ticket: Ticket) -> None:
         """Train what a slot asks for, unless its run came to an end before a worker died."""
         path = self._path(ticket)
-        record = read_record(path)
+        record = readable_record(path)
         self.tickets[ticket.name] = ticket
         refuse_another_sweeps(path, ticket)
         if ended_before(record):

@@ -12,6 +12,7 @@ from varsmooth.text.vocab import Vocab
 from varsmooth.train.build import build_network
 from varsmooth.train.checkpoint import check_tensors, load_model
 from varsmooth.train.folder import RunFolder, resume_command
+from varsmooth.train.record import record_or_empty
 from varsmooth.train.writer import Writer
 from varsmooth.version import VERSION
 
@@ -40,8 +41,7 @@ def refuse_without_model(folder: RunFolder) -> None:
     """Refuse a run that ended before its first evaluation; one that has lost its model is another matter."""
     if folder.model_path.exists():
         return
-    record = folder.read_record() if folder.record_path.exists() else {}
-    if not (record.get("best") or {}).get("step"):
+    if not (record_or_empty(folder).get("best") or {}).get("step"):
         raise InputError(
             f"{folder.path} has no model yet: it was not evaluated before it ended; "
             f"continue it with: {resume_command(folder.path)}"
