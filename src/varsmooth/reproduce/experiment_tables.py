@@ -39,21 +39,15 @@ Curves: TypeAlias = dict[str, list[tuple[float, Spread]]]
 REFERENCE = "the plain model of the table"
 
 
-def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> Curves:
-    """Return the points that have been run, by the label of their arm."""
+def curves(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full", *, scaled: bool = False) -> Curves:
+    """Return the points that have been run, by the label of their arm; with tuned scales, the label says so."""
     found: Curves = {}
     for arm in experiment.arms:
-        points = [(value, _figure(experiment, runs)) for value, runs in _points(experiment, records, corpus, arm, budget)]
-        found[arm.label] = [(value, figure) for value, figure in points if figure is not None]
+        runs = [best_runs(experiment, records, corpus, arm, place, budget) for place in range(len(experiment.values))]
+        figures = zip(experiment.values, [_figure(experiment, each, scaled=scaled) for each in runs], strict=True)
+        label = f"{arm.label}, tuned scales" if scaled else arm.label
+        found[label] = [(value, figure) for value, figure in figures if figure is not None]
     return found
-
-
-def _points(
-    experiment: Experiment, records: Records, corpus: str, arm: Arm, budget: Budget
-) -> list[tuple[float, list[RunSummary]]]:
-    """Return the values of a curve, each with the runs that count there."""
-    values = enumerate(experiment.values)
-    return [(value, best_runs(experiment, records, corpus, arm, place, budget)) for place, value in values]
 
 
 def experiment_table(experiment: Experiment, records: Records, corpus: str, budget: Budget = "full") -> PagePart:
@@ -67,20 +61,23 @@ def experiment_table(experiment: Experiment, records: Records, corpus: str, budg
 
 def _curve_table(experiment: Experiment, records: Records, corpus: str, budget: Budget) -> PagePart:
     found = curves(experiment, records, corpus, budget)
-    header = [experiment.axis, *(f"{value:g}" for value in experiment.values)]
-    rows = [[label, *(shown(dict(points).get(value)) for value in experiment.values)] for label, points in found.items()]
-    if experiment.vary == SHARE:
-        gains = {label: dict(points) for label, points in gain_curves(found).items()}
-        rows += [[f"gain of {label}", *(shown(own.get(value)) for value in experiment.values)] for label, own in gains.items()]
-        for arm in experiment.arms:  # a stricter control than the temperature
-            points = _points(experiment, records, corpus, arm, budget)
-            scaled = [scaled_perplexity(runs, experiment.split, _prediction(experiment, runs)) for _, runs in points]
-            rows.append([f"{arm.label}, tuned scales", *map(shown, scaled)])
+    # A stricter control than the temperature, for little text, which needs it.
+    scaled = curves(experiment, records, corpus, budget, scaled=True) if experiment.vary == SHARE else {}
+    gains = gain_curves(found) | gain_curves(scaled) if scaled else {}
     nothing = not any(found.values())
     reference = [f"{REFERENCE}: {shown(it[0][1])}" for it in reference_curve(experiment, records, corpus, budget).values()]
     compared = "" if nothing or not reference else f"For comparison, {reference[0]}."
-    text = paragraphs(markdown.table(header, rows), compared)
-    return table_with_gaps(text, _missing_points(experiment.values, found), empty=nothing)
+    tables = [
+        _values_table(f"below {experiment.arms[0].label}, by {experiment.axis}", experiment, gains) if gains else "",
+        _values_table(experiment.axis, experiment, found | scaled),
+    ]
+    return table_with_gaps(paragraphs(*tables, compared), _missing_points(experiment.values, found), empty=nothing)
+
+
+def _values_table(title: str, experiment: Experiment, found: Curves) -> str:
+    header = [title, *(f"{value:g}" for value in experiment.values)]
+    rows = [[label, *(shown(dict(points).get(value)) for value in experiment.values)] for label, points in found.items()]
+    return markdown.table(header, rows)
 
 
 def _missing_points(values: Sequence[float], found: Curves) -> list[str]:
@@ -198,9 +195,8 @@ def _times_table(experiment: Experiment, records: Records, corpus: str, budget: 
     return records_table(header, rows, texts=2)
 
 
-def _figure(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
-    return perplexity(runs, experiment.split, _prediction(experiment, runs), tuned=experiment.tuned)
-
-
-def _prediction(experiment: Experiment, runs: Sequence[RunSummary]) -> str | None:
-    return best_prediction(runs) if experiment.best_prediction else None
+def _figure(experiment: Experiment, runs: Sequence[RunSummary], *, scaled: bool = False) -> Spread | None:
+    predict = best_prediction(runs, scaled=scaled) if experiment.best_prediction else None
+    if scaled:
+        return scaled_perplexity(runs, experiment.split, predict)
+    return perplexity(runs, experiment.split, predict, tuned=experiment.tuned)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,13 @@ def perplexity(runs: Sequence[RunSummary], split: str, predict: str | None = Non
     return over_seeds(runs, lambda run: _figure(result_of(run.record, split, predict, tuned=tuned)))
 
 
-def best_prediction(runs: Sequence[RunSummary]) -> str | None:
-    """Return by what all runs predict best on the development set, each at its tuned temperature; None without such figures."""
-    figures = {predict: perplexity(runs, "valid", predict, tuned=True) for predict in PREDICTIONS}
+def best_prediction(runs: Sequence[RunSummary], *, scaled: bool = False) -> str | None:
+    """Return the prediction with the lowest development perplexity, at its tuned temperature or with its tuned scales.
+
+    None where not all runs have such figures.
+    """
+    control = scaled_perplexity if scaled else partial(perplexity, tuned=True)
+    figures = {predict: control(runs, "valid", predict) for predict in PREDICTIONS}
     known = {predict: it.mean for predict, it in figures.items() if it is not None and it.seeds == len(runs)}
     return min(known, key=known.__getitem__) if known else None
 
