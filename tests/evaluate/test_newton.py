@@ -57,6 +57,11 @@ def test_a_temperature_moves_by_a_factor_of_two_at_most_and_the_scales_by_one():
     assert apart(Scales(0.25, 0.0), flat) == NewtonStep((1.0, 0.0), 4.0), "what is near is told by how large they are"
 
 
+def test_a_context_that_says_nothing_leaves_the_step_to_the_bias():
+    silent = Derivatives(0.0, 0.0, -1.0, 0.0, 0.0, 4.0)
+    assert apart(Scales(1.0, 1.0), silent) == NewtonStep((0.0, 0.25), 0.25)
+
+
 def test_what_falls_for_ever_is_left_after_a_while():
     def falling(scales):
         return Derivatives(-scales[0], -1.0, 0.0, 0.0, 0.0, 0.0)

@@ -47,8 +47,27 @@ def test_ours_stands_beside_the_papers(results, keep):
     assert cells(found, "element-wise smoothing, Kneser-Ney") == element
     assert cells(found, "variational smoothing, blank") == ["-"] * 8
     assert "Not run yet: vanilla LSTM, untied; data noising, linear interpolation;" in found.text
-    told = "Against tied vanilla, test perplexity. element-wise smoothing, Kneser-Ney, at temperature 1: 4.00 better;"
-    assert told in found.text
+    told = "Against tied vanilla, test perplexity. element-wise smoothing, Kneser-Ney, at temperature 1: 3.00 better;"
+    assert told in found.text, "with the seed that both have"
+    keep("element-kneser-ney", 70.0, 11)
+    assert told in main_table(Records(results), PTB, "512-paper").text
+
+
+def test_a_row_that_lacks_a_seed_is_not_the_best(results, keep):
+    for seed in (1, 2):
+        keep("vanilla", 65.0, seed)
+        keep("smoothing-kneser-ney", 64.0, seed)
+    keep("element-kneser-ney", 60.0, 1)
+    keep("element-kneser-ney", 60.0, 2, status="failed", stopped_because="not finite")
+    found = main_table(Records(results), PTB, "512-paper").text
+    assert "variational smoothing, Kneser-Ney, the best smoothing row on valid" in found
+
+
+def test_scales_that_gave_no_number_are_infinite_and_not_missing(results, keep):
+    keep("vanilla", 65.0, 1)
+    path = keep("vanilla", 65.0, 2) / "record.json"
+    path.write_text(path.read_text().replace('"perplexity": 63.75', '"perplexity": null'))
+    assert cells(main_table(Records(results), PTB, "512-paper"), "vanilla LSTM, tied")[-1] == "inf"
 
 
 def test_which_scheme_is_ahead_is_said_beside_the_paper(results, keep):

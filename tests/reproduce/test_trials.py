@@ -183,6 +183,7 @@ def test_a_share_of_the_text_is_whole_lines_and_the_other_splits_stay(tmp_path):
         text,
         text,
     ]
+    assert first_lines(b"\n" * 100, 0.07) == b"\n" * 7, "though 0.07 * 100 is a little more than 7"
     assert first_lines(b"a b\rc d\ne f\n", 0.1) == b"a b\rc d\n", "a line ends at a line feed alone"
     source = tmp_path / "data" / "ptb"
     source.mkdir(parents=True)

@@ -245,7 +245,7 @@ def _recorded_scales(run: Path, model: LanguageModel, predict: Predict | None, s
         return _two_factors(scales)
     rule = predict or model.predict
     found = (result_of(RunFolder(run).read_record(), "valid", rule, tuned=True) or {}).get("scaled")
-    if not found or None in found.values():
+    if not found or None in (found["context"], found["bias"]):
         raise InputError(f"{run}: its record has no scales for prediction by {rule}; 'varsmooth eval --scales auto' finds them")
     return Scales(found["context"], found["bias"])
 

@@ -52,6 +52,7 @@ class Site(IntEnum):
     GENERATE = 7  # 6 was never drawn from; a number that changed would change draws
     INPUT_ACTIVATION = 8
     OUTPUT_ACTIVATION = 9
+    PART_OF_STREAM = 10
 
 
 class Stream(IntEnum):

@@ -65,12 +65,14 @@ def together(scales: Scales, terms: Derivatives) -> NewtonStep:
 def apart(scales: Scales, terms: Derivatives) -> NewtonStep:
     """The step of two scales, neither of which more than doubles, or grows or falls by more than 1 where it is small.
 
-    A step that is too long keeps its direction, which is downhill; were each scale cut off by itself, it might not be. A bias
-    that is the same for every word is left alone.
+    A step that is too long keeps its direction, which is downhill; were each scale cut off by itself, it might not be. Where
+    one of the two says the same of every word, its scale is left alone.
     """
     determinant = terms.second * terms.second_bias - terms.mixed * terms.mixed
     if determinant <= 1e-9 * terms.second * terms.second_bias:
         change = (-terms.slope / max(terms.second, 1e-30), 0.0)
+        if terms.second < terms.second_bias:
+            change = (0.0, -terms.slope_bias / terms.second_bias)
     else:
         change = (
             (terms.mixed * terms.slope_bias - terms.second_bias * terms.slope) / determinant,

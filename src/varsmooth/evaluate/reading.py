@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from varsmooth.draws import DrawKey, Site, row_words
 from varsmooth.errors import InputError
 from varsmooth.evaluate import newton, output
 from varsmooth.evaluate.calibration import Judged, judge_each
 from varsmooth.evaluate.columns import Columns, Step
-from varsmooth.evaluate.perplexity import Scales, perplexity_of
+from varsmooth.evaluate.perplexity import COLDEST, Scales, perplexity_of
 from varsmooth.evaluate.precision import full_precision
 from varsmooth.evaluate.side_by_side import SideBySide
 from varsmooth.model import RecurrentLanguageModel, Tables
@@ -88,11 +89,12 @@ class Reading:
 
     def best_temperature(self, tolerance: float = 1e-3) -> float:
         """Return the temperature with the lowest perplexity."""
-        return 1 / self._best(Scales(1.0, 1.0), newton.together, tolerance).context
+        return max(COLDEST, 1 / self._best(Scales(1.0, 1.0), newton.together, tolerance).context)
 
     def best_scales(self, start: float = 1.0, tolerance: float = 1e-3) -> Scales:
         """Return the scales of context and bias with the lowest perplexity, looked for from ``start`` for both."""
-        return self._best(Scales(start, start), newton.apart, tolerance)
+        found = self._best(Scales(start, start), newton.apart, tolerance)
+        return Scales(*(min(max(scale, -1 / COLDEST), 1 / COLDEST) for scale in found))
 
     def scaled(self, scales: Scales) -> Evaluation:
         """Return the mean loss with scales."""
@@ -113,10 +115,16 @@ class Reading:
         return newton.minimum(terms_at, start, rule, tolerance)
 
     def _thinned(self) -> Reading | None:
-        """Return the reading of one token in eight; None where the stream is short, in several columns, or not kept."""
+        """Return the reading of one token in eight; None where the stream is short, in several columns, or not kept.
+
+        Of each eight a random one: in lines of equal length every eighth may be the first, about which a model knows the least.
+        """
         if self.hidden is None or self.columns.shape[1] > 1 or self.columns.tokens < LONG:
             return None
-        hidden, inputs, targets = (each[::8] for each in (self.hidden, self.columns.inputs, self.columns.targets))
+        eighths = torch.arange(self.columns.tokens // 8)
+        tokens = 8 * eighths + row_words(DrawKey(0, site=Site.PART_OF_STREAM), eighths)[0] % 8
+        tokens = tokens.to(self.hidden.device)
+        hidden, inputs, targets = (each[tokens] for each in (self.hidden, self.columns.inputs, self.columns.targets))
         return replace(self, hidden=hidden, columns=replace(self.columns, tokens=len(targets), inputs=inputs, targets=targets))
 
     @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -40,7 +41,10 @@ def _bands(run: RunSummary, predict: str | None = None) -> list[dict[str, Any]]:
 
 def _perplexity(run: RunSummary, index: int, predict: str | None) -> float | None:
     bands = _bands(run, predict)
-    return Band(**bands[index]).perplexity if index < len(bands) else None
+    if index >= len(bands):
+        return None
+    # JSON has nothing else for a loss beyond all numbers.
+    return math.inf if bands[index]["nll"] is None else Band(**bands[index]).perplexity
 
 
 def _name(band: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from varsmooth.reproduce.running import SPENT, replace_line
 
 NOT_TUNED = ("name", "data.", "evaluate.")
 ENDED = ("finished", "pruned", "failed")
+NO_FAULT_OF_ITS_VALUES = ("disk full", "out of memory", "process lost")
 HOW_LONG = frozenset(
     f"train.{key}"
     for key in ("seed", "steps", "save_every", "eval_every", "patience", "device", "threads", "engine", "precision")
@@ -81,6 +82,8 @@ def trials_in(folders: Iterable[Path], plan: CorpusPlan, setting: Setting, sourc
             continue
         if run.status not in ENDED:
             raise InputError(f"{source}: {run.path.name} has not ended ({run.status}); go on with the sweep first")
+        if run.status == "failed" and (why := run.record.get("stopped_because")) in NO_FAULT_OF_ITS_VALUES:
+            raise InputError(f"{source}: {run.path.name} failed ({why}), which says nothing of its values; train it again")
         if not is_of_text(run.record, plan.name):
             raise InputError(f"{source}: {run.path.name} was trained on another copy of {plan.name}")
         runs.setdefault(key, []).append(run)

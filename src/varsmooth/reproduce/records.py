@@ -152,8 +152,9 @@ def scaled_perplexity(runs: Sequence[RunSummary], split: str, predict: str | Non
     """Return the perplexity with scales of context and bias tuned on valid, over seeds; older records have none."""
 
     def figure(run: RunSummary) -> float | None:
-        found = ((result_of(run.record, split, predict, tuned=True) or {}).get("scaled") or {}).get("perplexity")
-        return None if found is None else float(found)
+        scaled = (result_of(run.record, split, predict, tuned=True) or {}).get("scaled")
+        # JSON has nothing else for what is beyond all numbers.
+        return None if not scaled else math.inf if scaled["perplexity"] is None else float(scaled["perplexity"])
 
     return over_seeds(runs, figure)
 

@@ -54,5 +54,6 @@ def _line(
     best = best_smoothed(rows, predicts)
     if not plain or best is None:
         return []
-    figures = perplexity(plain, "test", tuned=True), perplexity(rows[best], "test", (predicts or {}).get(best), tuned=True)
-    return [where, best, *map(shown, figures), gain_shown(*figures)]
+    predict = (predicts or {}).get(best)
+    figures = perplexity(plain, "test", tuned=True), perplexity(rows[best], "test", predict, tuned=True)
+    return [where, best, *map(shown, figures), gain_shown(plain, rows[best], predict, tuned=True)]

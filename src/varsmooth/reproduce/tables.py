@@ -157,9 +157,14 @@ def best_smoothing(plan: CorpusPlan, runs: Runs) -> Row | None:
 
 
 def best_smoothed(rows: Mapping[str, Sequence[RunSummary]], predicts: Mapping[str, str | None] | None = None) -> str | None:
-    """Return the name of the smoothed runs that are best on valid at their tuned temperature, each by its prediction."""
+    """Return the name of the smoothed runs that are best on valid at their tuned temperature, each by its prediction.
+
+    A row of which a seed diverged, or is still to come, while another has them all, is none to be chosen.
+    """
     smoothed = {name: runs for name, runs in rows.items() if runs and _method(runs[0]) == "variational"}
-    valid = {name: perplexity(runs, "valid", (predicts or {}).get(name), tuned=True) for name, runs in smoothed.items()}
+    most = max(map(len, smoothed.values()), default=0)
+    whole = {name: runs for name, runs in smoothed.items() if len(runs) == most}
+    valid = {name: perplexity(runs, "valid", (predicts or {}).get(name), tuned=True) for name, runs in whole.items()}
     known = {name: found.mean for name, found in valid.items() if found is not None}
     return min(known, key=known.__getitem__) if known else None
 
@@ -187,12 +192,19 @@ def _gains(plan: CorpusPlan, runs: Runs) -> str:
 
 def _gain(runs: Runs, row: Row | None, *, tuned: bool) -> str:
     """Compare a row with tied vanilla on test."""
-    names = (BASELINE, row.name if row else "")
-    return gain_shown(*(perplexity(runs.get(name, []), "test", tuned=tuned) for name in names))
+    return gain_shown(runs.get(BASELINE, []), runs.get(row.name, []) if row else [], tuned=tuned)
 
 
-def gain_shown(plain: Spread | None, smoothed: Spread | None) -> str:
-    """Say how much better or worse than the plain model a row is, ± the standard error; nothing where one has not been run."""
+def gain_shown(
+    plain_runs: Sequence[RunSummary], smoothed_runs: Sequence[RunSummary], predict: str | None = None, *, tuned: bool
+) -> str:
+    """Say how much better or worse than the plain model a row is on test, ± the standard error, over the seeds of both.
+
+    Nothing where there are none.
+    """
+    common = {run.seed for run in plain_runs} & {run.seed for run in smoothed_runs}
+    plain = perplexity([run for run in plain_runs if run.seed in common], "test", tuned=tuned)
+    smoothed = perplexity([run for run in smoothed_runs if run.seed in common], "test", predict, tuned=tuned)
     if plain is None or smoothed is None:
         return ""
     return f"{_distance(smoothed, plain)} {'better' if smoothed.mean < plain.mean else 'worse'}"
