@@ -78,7 +78,8 @@ def test_what_scales_bring_the_demonstration_is_what_its_records_say():
         scaled("element-kneser-ney", "mean"),
     )
     told = " ".join(README.split())
-    assert f"test perplexity of {plain:.2f}, Kneser-Ney smoothing {word:.2f} and element-wise smoothing {element:.2f}," in told
+    by_mean = f"by the mean Kneser-Ney smoothing has {word:.2f} and element-wise smoothing {element:.2f}."
+    assert f"test perplexity of {plain:.2f}, and {by_mean}" in told
     assert f"So {plain - word:.1f} and {plain - element:.1f} remain for smoothing itself" in told
     for arm, mean in (("smoothing-kneser-ney", word), ("element-kneser-ney", element)):
         assert abs(scaled(arm, "mode") - mean) < 0.2
