@@ -16,7 +16,7 @@ from varsmooth.ops.descend import descend
 from varsmooth.recipe import recipe_names
 from varsmooth.text.batches import Windows
 from varsmooth.train import trainer as trainer_module
-from varsmooth.train.schedule import Plateau, cosine, warm_up
+from varsmooth.train.schedule import after_plateau, cosine, warm_up
 from varsmooth.train.trainer import NotFiniteError, Progress, Terms, Trainer, epoch_offset
 
 ROWS = [name for name in recipe_names() if "/" not in name]
@@ -211,11 +211,10 @@ def test_cosine():
 
 
 def test_plateau():
-    plateau = Plateau(decay=0.5, patience=2)
-    factors = []
+    factor, waited, factors = 1.0, 0, []
     for gained in (True, False, True, False, False, False, False, True):
-        plateau.observe(gained)
-        factors.append(plateau.factor)
+        factor, waited = after_plateau(factor, waited, gained, decay=0.5, patience=2)
+        factors.append(factor)
     assert factors == [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]
 
 

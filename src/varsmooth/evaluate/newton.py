@@ -27,7 +27,7 @@ class NewtonStep(NamedTuple):
     change: tuple[float, float]
     """of the context's scale and of the bias's"""
     size: float
-    """by which it is told whether the minimum is near"""
+    """its length, as a share of the scales: a short step says that the minimum is near"""
 
     def halved(self) -> NewtonStep:
         return NewtonStep((self.change[0] / 2, self.change[1] / 2), self.size / 2)

@@ -19,7 +19,7 @@ MARGIN = 1.1
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """``minutes`` after which every run saves its state and stops; no run is begun that would not end ``within`` so many."""
+    """``minutes`` after which every run saves its state and stops; a run is begun only if it is to end by ``within`` minutes."""
 
     minutes: float
     within: float | None = None
@@ -31,7 +31,7 @@ class TimeLimit:
                 raise InputError(f"{flag} must be a number above 0, got {value}")
 
     def after(self, seconds: float) -> TimeLimit:
-        """Return what is left of it; next to nothing where it is used up."""
+        """Return the limit that is left after ``seconds``; where it is used up, as good as nothing."""
         minutes, within = (max(it - seconds / 60, 1e-9) for it in (self.minutes, self.within or self.minutes))
         return TimeLimit(minutes, within)
 

@@ -103,7 +103,7 @@ def choices_table(experiment: Experiment, records: Records, corpus: str) -> Page
             predict = best_prediction(best_runs(experiment, records, corpus, arm, place)) or NOTHING
             rows.append([f"{value:g}", arm.label, settings_shown(apart), str(len(variants)), shown(valid), predict])
     judged = "its best valid" if experiment.final_seeds else "its valid, tuned temperature"
-    header = [experiment.axis, "model", "chosen", "of so many", judged, "best prediction on valid"]
+    header = [experiment.axis, "model", "chosen", "variants tried", judged, "best prediction on valid"]
     return records_table(header, rows, texts=3)
 
 

@@ -27,7 +27,7 @@ def best_variant(experiment: Experiment, group: Group, arm: Arm, place: int) -> 
 
 
 def judged_by(experiment: Experiment, runs: Sequence[RunSummary]) -> Spread | None:
-    """By what variants are compared."""
+    """Return the figure that ranks variants: the best on valid for trials, else that at its tuned temperature."""
     if experiment.final_seeds:
         return over_seeds(runs, lambda run: run.best_valid)
     return perplexity(runs, "valid", tuned=True)

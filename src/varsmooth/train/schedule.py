@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 
 def cosine(step: int, steps: int, final: float) -> float:
@@ -16,17 +15,7 @@ def warm_up(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / steps) if steps else 1.0
 
 
-@dataclass
-class Plateau:
-    """Multiplies the rate by ``decay`` after ``patience`` evaluations in a row without gain."""
-
-    decay: float
-    patience: int
-    factor: float = 1.0
-    waited: int = 0
-
-    def observe(self, gained: bool) -> None:
-        self.waited = 0 if gained else self.waited + 1
-        if self.waited >= self.patience:
-            self.factor *= self.decay
-            self.waited = 0
+def after_plateau(factor: float, waited: int, gained: bool, decay: float, patience: int) -> tuple[float, int]:
+    """Return the factor of the rate and how many evaluations in a row brought nothing, of which ``patience`` make it decay."""
+    waited = 0 if gained else waited + 1
+    return (factor * decay, 0) if waited >= patience else (factor, waited)

@@ -20,7 +20,7 @@ from varsmooth.ops.tally import tally
 from varsmooth.text.batches import Windows
 from varsmooth.train.captured import way_to_step
 from varsmooth.train.parallel import Ranks
-from varsmooth.train.schedule import Plateau, cosine, warm_up
+from varsmooth.train.schedule import after_plateau, cosine, warm_up
 from varsmooth.train.shares import Shares, checksum
 from varsmooth.train.timetable import Moment, Timetable
 
@@ -185,18 +185,17 @@ class Trainer:
         return {"nll": nll / self.settings.window, "kl": kl, "total": total, "grad_norm": norm}
 
     def observe(self, perplexity: float) -> bool:
-        """Take note of a development perplexity; return whether it is the best so far, by more than nothing."""
+        """Take note of a development perplexity; return whether it is the best so far, by more than ``LEAST_GAIN`` of it."""
         progress, settings = self.progress, self.settings
         gained = progress.best_step == 0 or perplexity < progress.best_perplexity * (1 - LEAST_GAIN)
         progress.since_best = 0 if gained else progress.since_best + 1
         if gained:
             progress.best_perplexity, progress.best_step = perplexity, progress.step
         if settings.schedule == "plateau":
-            plateau = Plateau(settings.plateau_factor, settings.plateau_patience, progress.lr_factor, progress.lr_waited)
-            plateau.observe(gained)
-            if plateau.factor != progress.lr_factor:
+            before, (decay, patience) = progress.lr_factor, (settings.plateau_factor, settings.plateau_patience)
+            progress.lr_factor, progress.lr_waited = after_plateau(before, progress.lr_waited, gained, decay, patience)
+            if progress.lr_factor != before:
                 self.timetable.forget()
-            progress.lr_factor, progress.lr_waited = plateau.factor, plateau.waited
         return gained
 
     def swap_average(self) -> None:
