@@ -19,7 +19,7 @@ MARGIN = 1.1
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """``minutes`` after which every run saves its state and stops; a run is begun only if it is to end by ``within`` minutes."""
+    """``minutes`` after which every run saves its state and stops; no run is begun that is to end after ``within`` of them."""
 
     minutes: float
     within: float | None = None
