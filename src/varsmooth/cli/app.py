@@ -7,7 +7,7 @@ import sys
 import warnings
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
 
 from varsmooth.cli.output import OutputConsole, drop_output, open_streams
@@ -21,6 +21,7 @@ app = App(
     version=VERSION,
     help="Variational smoothing for language models trained on little data.",
     help_format="markdown",
+    default_parameter=Parameter(negative=""),  # --json has no --no-json, and --set no --empty-set
 )
 
 errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)

@@ -25,12 +25,12 @@ RED = 1
 @app.command
 def bench(
     *,
-    only: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
+    only: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     sizes: str | None = None,
-    quick: Annotated[bool, Parameter(negative="")] = False,
+    quick: bool = False,
     csv: Path | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: bool = False,
 ) -> int:
     """Measure how fast training is, on made-up text, after checking that its results are right.
 

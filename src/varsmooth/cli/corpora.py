@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +25,6 @@ from varsmooth.text.named import DESCRIPTIONS, KNOWN, check, data_root, ptb_inst
 from varsmooth.text.prepared import cached_entries, prepare, remove_entries
 
 BUILT_IN = "built in"
-AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
 STATUS = {
     "ok": "standard copy",
@@ -50,7 +49,7 @@ def stats(
     data: str,
     *,
     gamma: float = 0.2,
-    json_: AsJson = False,
+    json_: bool = False,
     plot: Path | None = None,
     data_dir: Path | None = None,
     min_count: int | None = None,
@@ -105,7 +104,7 @@ def stats(
 
 
 @data_app.command(name="list")
-def list_(*, data_dir: Path | None = None, json_: AsJson = False) -> None:
+def list_(*, data_dir: Path | None = None, json_: bool = False) -> None:
     """List the data sets that have a name, and where they are.
 
     Example:
@@ -134,9 +133,9 @@ def check_(
     name: str | None = None,
     /,
     *,
-    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    all_: bool = False,
     data_dir: Path | None = None,
-    json_: AsJson = False,
+    json_: bool = False,
 ) -> None:
     """Compare a data set with its standard copy by SHA-256.
 
@@ -213,7 +212,7 @@ def prepare_(
     max_words: int | None = None,
     max_tokens: int | None = None,
     workers: int | None = None,
-    json_: AsJson = False,
+    json_: bool = False,
 ) -> None:
     """Encode a large text ahead of training.
 
@@ -273,7 +272,7 @@ def prepare_(
 
 
 @data_app.command(name="cache")
-def cache_(*, clear: Annotated[bool, Parameter(negative="")] = False, json_: AsJson = False) -> None:
+def cache_(*, clear: bool = False, json_: bool = False) -> None:
     """Show or delete the encoded texts that are kept on disk.
 
     Examples:

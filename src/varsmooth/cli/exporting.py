@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
+from typing import Literal
 
 from varsmooth.cli.app import app
 from varsmooth.cli.output import OutputConsole
@@ -22,8 +20,8 @@ def export(
     to: Literal["hf"],
     predict: Literal["mode", "mean", "mean-input"] | None = None,
     temperature: str = "1",
-    force: Annotated[bool, Parameter(negative="")] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    force: bool = False,
+    json_: bool = False,
 ) -> None:
     """Write a finished run as a folder for the Hugging Face library transformers: model, tokenizer and model card.
 

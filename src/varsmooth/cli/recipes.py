@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.table import Table
 
 from varsmooth.cli.app import app
@@ -16,7 +14,7 @@ from varsmooth.recipe import described_rows, described_settings, load_recipe, re
 
 
 @app.command
-def recipes(name: str | None = None, /, *, json_: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
+def recipes(name: str | None = None, /, *, json_: bool = False) -> None:
     """List the recipes, or print one with all its configuration keys and what they mean.
 
     A recipe is a ROW of the paper's table, or ROW/SETTING: the row on a given data set and at a given size. What is printed of

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.output import OutputConsole
@@ -34,9 +31,9 @@ DEFAULT_PAGE = Path("report.html")
 def report(
     *runs: Path,
     out: Path | None = None,
-    force: Annotated[bool, Parameter(negative="")] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
-    markdown: Annotated[bool, Parameter(negative="")] = False,
+    force: bool = False,
+    json_: bool = False,
+    markdown: bool = False,
 ) -> None:
     """Compare runs: a table with mean and spread over seeds, learning curves and one page that holds it all.
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from varsmooth.bench import Plan
 from varsmooth.cli.app import app, errors
@@ -63,7 +60,7 @@ def reproduce(
     budget: Budget = "full",
     experiment: str | None = None,
     points: str | None = None,
-    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    all_: bool = False,
     choose_from: Path | None = None,
     finalists: int | None = None,
     out: Path | None = None,
@@ -72,10 +69,10 @@ def reproduce(
     at_once: int | None = None,
     minutes: float | None = None,
     within: float | None = None,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
-    from_records: Annotated[bool, Parameter(negative="")] = False,
-    write_docs: Annotated[bool, Parameter(negative="")] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    dry_run: bool = False,
+    from_records: bool = False,
+    write_docs: bool = False,
+    json_: bool = False,
 ) -> int:
     """Reproduce the paper's table on a corpus: train what has no record yet, and build tables and figures from records.
 

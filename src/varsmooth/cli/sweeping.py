@@ -37,8 +37,6 @@ from varsmooth.sweep import (
 from varsmooth.text.reading import exists
 
 FAILED = 1
-AsJson = Annotated[bool, Parameter(name="--json", negative="")]
-Settings = Annotated[list[str] | None, Parameter(name="--set", negative="")]
 sweep_app = App(name="sweep", help_format="markdown")
 app.command(sweep_app)
 
@@ -51,10 +49,10 @@ def sweep(
     storage: str | None = None,
     at_once: int | None = None,
     data: str | None = None,
-    set_: Settings = None,
-    take_back: Annotated[bool, Parameter(negative="")] = False,
+    set_: list[str] | None = None,
+    take_back: bool = False,
     grace: int = GRACE,
-    json_: AsJson = False,
+    json_: bool = False,
     worker: Annotated[int | None, Parameter(show=False)] = None,
 ) -> int:
     """Tune several things within equal budgets, and keep what came of it.
@@ -115,8 +113,8 @@ def ask_(
     out: Path,
     storage: str | None = None,
     data: str | None = None,
-    set_: Settings = None,
-    again: Annotated[bool, Parameter(negative="")] = False,
+    set_: list[str] | None = None,
+    again: bool = False,
 ) -> None:
     """Ask for trials that another machine will train, one that has no Optuna and no database.
 
@@ -154,7 +152,7 @@ def ask_(
 
 
 @sweep_app.command(name="tell")
-def tell_(*runs: Path, out: Path, storage: str | None = None, study: str | None = None, json_: AsJson = False) -> None:
+def tell_(*runs: Path, out: Path, storage: str | None = None, study: str | None = None, json_: bool = False) -> None:
     """Tell what came of trials that were asked for. A run counts once, however often it is told.
 
     Example:
@@ -195,8 +193,8 @@ def show(
     storage: str | None = None,
     study: str | None = None,
     report: Path | None = None,
-    force: Annotated[bool, Parameter(negative="")] = False,
-    json_: AsJson = False,
+    force: bool = False,
+    json_: bool = False,
 ) -> None:
     """Show what came of a sweep, also while it runs.
 

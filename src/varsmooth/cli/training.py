@@ -26,7 +26,7 @@ from varsmooth.train.record import result_of
 def train(
     *,
     recipe: str | None = None,
-    fleet: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="")] = None,
+    fleet: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     data: str | None = None,
     data_dir: Path | None = None,
     out: Path | None = None,
@@ -36,9 +36,9 @@ def train(
     at_once: int | None = None,
     minutes: float | None = None,
     within: float | None = None,
-    set_: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-    tensorboard: Annotated[bool, Parameter(negative="")] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    set_: list[str] | None = None,
+    tensorboard: bool = False,
+    json_: bool = False,
 ) -> int:
     """Train a language model, or a fleet of them in one process.
 

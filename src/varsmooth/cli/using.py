@@ -43,7 +43,7 @@ def evaluate_run(
     seed: int = 0,
     data: str | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: bool = False,
 ) -> None:
     """Measure the perplexity of a run's best model.
 
@@ -164,7 +164,7 @@ def generate(
     seed: int = 0,
     predict: Predict | None = None,
     scales: str | None = None,
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: bool = False,
 ) -> None:
     """Continue a prompt until the line ends or enough words are written.
 
