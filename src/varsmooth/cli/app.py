@@ -14,6 +14,8 @@ from varsmooth.cli.output import OutputConsole, drop_output, open_streams
 from varsmooth.errors import InputError, is_out_of_memory
 from varsmooth.version import VERSION
 
+FAILED = 1
+"""The exit status where the work was done and part of it failed or is missing."""
 BAD_INPUT = 2
 
 app = App(
@@ -28,7 +30,7 @@ errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emo
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run one command and leave with its status: 0, 2 for bad input, 128 + n after signal n."""
+    """Run one command and leave with its status: 0, 1 where part of it failed, 2 for bad input, 128 + n after signal n."""
     # Of no use to anyone: torch warns when autograd's thread meets cuBLAS before it has a context, and then makes one.
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
     open_streams()

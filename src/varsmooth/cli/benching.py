@@ -14,12 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from varsmooth.bench import Findings, plan_for, run_bench
 from varsmooth.bench.output import append_csv, check_csv, failure_lines, figures_table, targets_table
 from varsmooth.bench.suite import Observer
-from varsmooth.cli.app import app, errors
+from varsmooth.cli.app import FAILED, app, errors
 from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
 from varsmooth.train.build import resolve_device
-
-RED = 1
 
 
 @app.command
@@ -73,7 +71,7 @@ def bench(
         for line in failure_lines(findings.failures):
             errors.print(line)
         errors.print("varsmooth: the results above are wrong, so nothing was timed")
-        return RED
+        return FAILED
     if not json_:
         _print(findings)
     if csv is not None:

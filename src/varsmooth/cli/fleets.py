@@ -10,12 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from varsmooth.cli.app import errors
+from varsmooth.cli.app import FAILED, errors
 from varsmooth.errors import InputError
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, read_trials, recipe_trials
 from varsmooth.train.record import result_of
-
-FAILED = 1
 
 
 def parse_trials(fleet: list[str], seeds: str | None, settings: list[str]) -> list[Trial]:

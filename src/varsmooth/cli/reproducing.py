@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from varsmooth.bench import Plan
-from varsmooth.cli.app import app, errors
-from varsmooth.cli.fleets import FAILED, parse_limit, parse_seeds
+from varsmooth.cli.app import FAILED, app, errors
+from varsmooth.cli.fleets import parse_limit, parse_seeds
 from varsmooth.cli.output import lasting_console
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting

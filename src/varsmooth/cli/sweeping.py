@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from varsmooth.cli.app import app, errors
+from varsmooth.cli.app import FAILED, app, errors
 from varsmooth.cli.output import OutputConsole, lasting_console
 from varsmooth.cli.sweep_folder import opened_board, started_store
 from varsmooth.cli.sweep_processes import run_processes
@@ -36,7 +36,6 @@ from varsmooth.sweep import (
 )
 from varsmooth.text.reading import exists
 
-FAILED = 1
 sweep_app = App(name="sweep", help_format="markdown")
 app.command(sweep_app)
 
