@@ -15,8 +15,8 @@ from varsmooth.bench import Findings, plan_for, run_bench
 from varsmooth.bench.output import append_csv, check_csv, failure_lines, figures_table, targets_table
 from varsmooth.bench.suite import Observer
 from varsmooth.cli.app import FAILED, app, errors
+from varsmooth.cli.options import parse_whole_numbers
 from varsmooth.cli.output import OutputConsole
-from varsmooth.errors import InputError
 from varsmooth.train.build import resolve_device
 
 
@@ -60,7 +60,7 @@ def bench(
         Print everything as JSON, the checks included.
     """
     groups = tuple(part.strip() for name in only or [] for part in name.split(","))
-    plan = plan_for(resolve_device(device), groups, _sizes(sizes), quick=quick)
+    plan = plan_for(resolve_device(device), groups, tuple(parse_whole_numbers("--sizes", sizes, "512,1024")), quick=quick)
     if csv is not None:
         check_csv(csv)
     with _progress() as observe:
@@ -77,13 +77,6 @@ def bench(
     if csv is not None:
         append_csv(csv, findings)
     return 0
-
-
-def _sizes(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.split(",")) if text is not None else ()
-    except ValueError:
-        raise InputError(f"--sizes takes whole numbers separated by commas, such as 512,1024; got {text!r}") from None
 
 
 def _print(findings: Findings) -> None:

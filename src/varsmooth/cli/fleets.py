@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from varsmooth.cli.app import FAILED, errors
+from varsmooth.cli.options import parse_whole_numbers
 from varsmooth.errors import InputError
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, read_trials, recipe_trials
 from varsmooth.train.record import result_of
@@ -22,17 +23,7 @@ def parse_trials(fleet: list[str], seeds: str | None, settings: list[str]) -> li
         if seeds is not None:
             raise InputError(f"--seeds goes with recipes; in {fleet[0]} every trial has its own seed")
         return read_trials(Path(fleet[0]), settings)
-    return recipe_trials(fleet, parse_seeds(seeds), settings)
-
-
-def parse_seeds(text: str | None) -> list[int]:
-    """Read numbers with commas between them."""
-    if text is None:
-        return []
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--seeds takes whole numbers with commas between them, such as 1,2,3; got {text!r}") from None
+    return recipe_trials(fleet, parse_whole_numbers("--seeds", seeds, "1,2,3"), settings)
 
 
 def parse_limit(minutes: float | None, within: float | None) -> TimeLimit | None:

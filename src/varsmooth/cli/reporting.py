@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.options import check_page
 from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
 from varsmooth.report import (
@@ -22,7 +23,6 @@ from varsmooth.report import (
     write_page,
 )
 from varsmooth.report.plots import MissingPlotError
-from varsmooth.text.reading import exists
 
 DEFAULT_PAGE = Path("report.html")
 
@@ -65,7 +65,7 @@ def report(
         raise InputError("--json and --markdown are two forms of one table; give one of them")
     page = out or (None if json_ or markdown else DEFAULT_PAGE)
     if page is not None:
-        _check_page(page, force)
+        check_page("--out", page, _picture(page), force=force)
     summaries = [load_run(run) for path in runs for run in runs_in(path)]
     rows = build_rows(summaries)
     curves = None if page is None else _write(page, summaries)
@@ -78,14 +78,6 @@ def report(
     for name, path in (("page", page), ("learning curves", curves)):
         if path is not None:
             where.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _check_page(page: Path, force: bool) -> None:
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--out {page}: the page is HTML; give it a name that ends in .html")
-    for path in (page, _picture(page)):
-        if not force and exists(path):
-            raise InputError(f"{path} exists already; choose another name with --out, or replace it with --force")
 
 
 def _picture(page: Path) -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from varsmooth.bench import Plan
 from varsmooth.cli.app import FAILED, app, errors
-from varsmooth.cli.fleets import parse_limit, parse_seeds
+from varsmooth.cli.fleets import parse_limit
+from varsmooth.cli.options import parse_names, parse_numbers, parse_whole_numbers
 from varsmooth.cli.output import lasting_console
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting
@@ -165,10 +166,15 @@ def reproduce(
     if points is not None and experiment in (None, COST):
         raise InputError("--points goes with an --experiment that draws a curve, such as gamma")
     limit, chosen = parse_limit(minutes, within), read_chosen(chosen_path)
-    arms, wanted_seeds = _names("--rows", rows), parse_seeds(seeds)
+    part: Part = {
+        "budget": budget,
+        "arms": parse_names("--rows", rows),
+        "seeds": parse_whole_numbers("--seeds", seeds, "1,2,3"),
+        "points": parse_numbers("--points", points, "0.05,0.1"),
+    }
     if finalists is not None:
         _refuse_together("finalists", seeds=seeds, from_records=from_records)
-        jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=arms)
+        jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=part["arms"])
         choosing = partial(choose_among, jobs, results, plan, setting, chosen_path)
         work = _Work([f"{corpus}/chosen"], lambda: jobs, choose=choosing if budget == "full" else dict)
     elif experiment == COST:
@@ -181,13 +187,14 @@ def reproduce(
         work = _parts_work(Parts(plan, all_parts(plan, budget), results, {"budget": budget}), ["headline"])
     elif experiment is not None:
         _refuse_table("experiment", size, setting)
-        names = _names("--experiment", experiment)
+        names = parse_names("--experiment", experiment)
         if len(names) > 1 or names[0] in TABLES:
             _refuse_together(f"experiment {experiment}", rows=rows, seeds=seeds, points=points)
-        part: Part = {"budget": budget, "seeds": wanted_seeds, "arms": arms, "points": _numbers(points)}
         work = _named_parts(Parts(plan, names, results, part), from_records)
     else:
-        table = partial(table_jobs, plan, chosen, size=size, setting=setting, budget=budget, rows=arms, seeds=wanted_seeds)
+        table = partial(
+            table_jobs, plan, chosen, size=size, setting=setting, budget=budget, rows=part["arms"], seeds=part["seeds"]
+        )
         known = rows or setting == "paper" or not from_records
         work = _Work([f"{corpus}/{table_group(size, setting, budget)}"], table if known else list)
     if dry_run:
@@ -263,20 +270,6 @@ def _refuse_together(first: str = "", **given: object) -> None:
 def _refuse_table(flag: str, size: int, setting: Setting) -> None:
     if (size, setting) != (512, "paper"):
         raise InputError(f"--{flag} does not go with --size or --setting: they name a table, and every experiment has its own")
-
-
-def _names(flag: str, text: str | None) -> list[str]:
-    names = [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    if text is not None and not names:
-        raise InputError(f"{flag} takes one or more names with commas between them; got none")
-    return list(dict.fromkeys(names))
-
-
-def _numbers(text: str | None) -> list[float]:
-    try:
-        return [] if text is None else [float(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--points takes numbers with commas between them, such as 0.05,0.1; got {text!r}") from None
 
 
 def _say_chosen(choices: dict[Key, Choice], as_json: bool) -> int:

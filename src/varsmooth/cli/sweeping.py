@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from varsmooth.cli.app import FAILED, app, errors
+from varsmooth.cli.options import check_page
 from varsmooth.cli.output import OutputConsole, lasting_console
 from varsmooth.cli.sweep_folder import opened_board, started_store
 from varsmooth.cli.sweep_processes import run_processes
@@ -34,7 +35,6 @@ from varsmooth.sweep import (
     work,
     write_winners,
 )
-from varsmooth.text.reading import exists
 
 sweep_app = App(name="sweep", help_format="markdown")
 app.command(sweep_app)
@@ -221,7 +221,7 @@ def show(
         Print everything as JSON.
     """
     if report is not None:
-        _check_page(report, force)
+        check_page("--report", report, force=force)
     is_url = "://" in where
     board = opened_board(None, where, study) if is_url else opened_board(Path(where), storage, study)
     found = summarize(board, None if is_url else Path(where))
@@ -243,13 +243,6 @@ def _options(storage: str | None, data: str | None, settings: list[str] | None, 
     """The command line once more, for the processes of this one."""
     found = [*(["--storage", storage] if storage else []), *(["--data", data] if data else [])]
     return [*found, *(part for each in settings or [] for part in ("--set", each)), *(["--take-back"] if take_back else [])]
-
-
-def _check_page(page: Path, force: bool) -> None:
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"--report {page}: the page is HTML; give it a name that ends in .html")
-    if not force and exists(page):
-        raise InputError(f"{page} exists already; choose another name with --report, or replace it with --force")
 
 
 def _report_end(end: SweepEnd, out: Path, board: Board, console: Console, as_json: bool) -> int:

@@ -1,0 +1,44 @@
+"""What the values of options mean that several verbs have: numbers and names with commas between them, a page to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from varsmooth.errors import InputError
+from varsmooth.text.reading import exists
+
+Number = TypeVar("Number", int, float)
+
+
+def parse_whole_numbers(flag: str, text: str | None, example: str) -> list[int]:
+    return _parse(int, text, f"{flag} takes whole numbers with commas between them, such as {example}")
+
+
+def parse_numbers(flag: str, text: str | None, example: str) -> list[float]:
+    return _parse(float, text, f"{flag} takes numbers with commas between them, such as {example}")
+
+
+def parse_names(flag: str, text: str | None) -> list[str]:
+    """Return each name once."""
+    names = [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if text is not None and not names:
+        raise InputError(f"{flag} takes one or more names with commas between them; got none")
+    return list(dict.fromkeys(names))
+
+
+def check_page(flag: str, page: Path, *beside: Path, force: bool) -> None:
+    """Refuse a name that is not one of HTML; without ``force`` also a page, or a file ``beside`` it, that is there already."""
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{flag} {page}: the page is HTML; give it a name that ends in .html")
+    for path in (page, *beside):
+        if not force and exists(path):
+            raise InputError(f"{path} exists already; choose another name with {flag}, or replace it with --force")
+
+
+def _parse(number: Callable[[str], Number], text: str | None, rule: str) -> list[Number]:
+    try:
+        return [] if text is None else [number(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{rule}; got {text!r}") from None
