@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -17,6 +17,7 @@ from varsmooth.bench.suite import Observer
 from varsmooth.cli.app import FAILED, app, errors
 from varsmooth.cli.options import parse_whole_numbers
 from varsmooth.cli.output import OutputConsole
+from varsmooth.config.sections import Device
 from varsmooth.train.build import resolve_device
 
 
@@ -27,7 +28,7 @@ def bench(
     sizes: str | None = None,
     quick: bool = False,
     csv: Path | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     json_: bool = False,
 ) -> int:
     """Measure how fast training is, on made-up text, after checking that its results are right.

@@ -10,6 +10,7 @@ from typing import Literal
 from varsmooth.cli.app import app
 from varsmooth.cli.output import OutputConsole
 from varsmooth.errors import InputError
+from varsmooth.posterior import Predict
 
 
 @app.command
@@ -18,7 +19,7 @@ def export(
     folder: Path,
     *,
     to: Literal["hf"],
-    predict: Literal["mode", "mean", "mean-input"] | None = None,
+    predict: Predict | None = None,
     temperature: str = "1",
     force: bool = False,
     json_: bool = False,

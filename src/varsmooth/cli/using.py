@@ -14,6 +14,7 @@ from rich.table import Table
 
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.output import OutputConsole
+from varsmooth.config.sections import Device
 from varsmooth.errors import InputError
 from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample, Scales
 from varsmooth.experiment import corpus_of, set_threads
@@ -42,7 +43,7 @@ def evaluate_run(
     batch: int = 1,
     seed: int = 0,
     data: str | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     json_: bool = False,
 ) -> None:
     """Measure the perplexity of a run's best model.
