@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO
 
 from rich.console import Console
@@ -87,31 +88,28 @@ def _relay(lines: IO[str] | None, console: Console) -> None:
             console.print(line.rstrip(), soft_wrap=True, highlight=False, markup=False)
 
 
-class _bar:  # noqa: N801, used like a function
-    """A bar of the slots that are through, on a terminal."""
+@contextmanager
+def _bar(console: Console, board: Board) -> Iterator[Callable[[], None]]:
+    """Show the slots that are through as a bar, on a terminal; yield what is to be called again and again."""
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task, next_look = bar.add_task("trials", total=None), 0.0
 
-    def __init__(self, console: Console, board: Board) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.board, self.console = board, console
-        self.bar = Progress(*columns, console=console, transient=True)
-        self.task = self.bar.add_task("trials", total=None)
-        self.next_look = 0.0
+        def look() -> None:
+            nonlocal next_look
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + LOOK
+                through, total = _through(board)
+                bar.update(task, completed=through, total=total)
 
-    def __enter__(self) -> _bar:
-        if self.console.is_terminal:
-            self.bar.start()
-        return self
+        yield look
 
-    def __exit__(self, *_: object) -> None:
-        if self.console.is_terminal:
-            self.bar.stop()
 
-    def __call__(self) -> None:
-        if not self.console.is_terminal or time.monotonic() < self.next_look:
-            return
-        self.next_look = time.monotonic() + LOOK
-        arms, seeds = self.board.arms, self.board.seed_stages()
-        through = sum(len(stage.outcomes()) for stage in [*arms, *seeds])
-        study = self.board.study
-        total = len(arms) * (study.budget.trials + len(study.seeds)) if study.budget.trials else None
-        self.bar.update(self.task, completed=through, total=total)
+def _through(board: Board) -> tuple[int, int | None]:
+    """Return how many slots are through, and of how many, where the budget says so."""
+    arms, study = board.arms, board.study
+    through = sum(len(stage.outcomes()) for stage in [*arms, *board.seed_stages()])
+    return through, len(arms) * (study.budget.trials + len(study.seeds)) if study.budget.trials else None
