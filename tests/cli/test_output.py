@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from processes_for_tests import PATIENCE, started
-from varsmooth.cli.output import open_streams
+from varsmooth.cli.output import open_streams, say
 
 FULL = Path("/dev/full")
 TRAINING = ["--data", "python", "--recipe", "vanilla/small", "--set", "model.hidden=8", "--set", "data.max_tokens=1500"]
@@ -77,3 +77,9 @@ def test_what_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> N
     open_streams()
     print("日本 café", flush=True)
     assert written.getvalue() == b"\\u65e5\\u672c caf\\xe9\n"
+
+
+def test_a_path_is_said_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"runs/[bold]/:car:/{'long' * 50} 1"
+    say(path)
+    assert capsys.readouterr().out == f"{path}\n"

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varsmooth.cli.app import BAD_INPUT, app, errors
-from varsmooth.cli.output import OutputConsole
+from varsmooth.cli.output import OutputConsole, say
 from varsmooth.errors import InputError, nearest
 from varsmooth.report.corpus import corpus_statistics, statistics_tables
 from varsmooth.report.corpus_plot import write_corpus_picture
@@ -100,7 +100,7 @@ def stats(
     for table in statistics_tables(statistics):
         OutputConsole().print(table)
     if plot is not None:
-        _say(f"picture: {plot}")
+        say(f"picture: {plot}")
 
 
 @data_app.command(name="list")
@@ -125,7 +125,7 @@ def list_(*, data_dir: Path | None = None, json_: bool = False) -> None:
     rows = [(item["name"], STATUS[item["status"]], item["description"]) for item in found]
     _print_table(("name", "status", "what it is"), rows)
     _print_folders(found)
-    _say("any folder with train.txt, valid.txt and test.txt can be given instead of a name")
+    say("any folder with train.txt, valid.txt and test.txt can be given instead of a name")
 
 
 @data_app.command(name="check")
@@ -187,18 +187,18 @@ def get(name: str, /, *, data_dir: Path | None = None) -> int:
     """
     name = _known(name)
     if name not in KNOWN:
-        _say(f"{name} is built in: there is nothing to get")
+        say(f"{name} is built in: there is nothing to get")
         return 0
     folder = data_root(data_dir) / name
     if _examined(name, data_dir)["status"] == "ok":
-        _say(f"{name} is there already: {folder}")
+        say(f"{name} is there already: {folder}")
         return 0
     if name == "ptb":
         print(ptb_instructions(data_dir))
         return BAD_INPUT
     errors.print(f"fetching {name} from the Hugging Face hub into {folder} ...")
     fetch_wikitext2(folder)
-    _say(f"{name} is the standard copy: {folder}")
+    say(f"{name} is the standard copy: {folder}")
     return 0
 
 
@@ -264,11 +264,11 @@ def prepare_(
     if json_:
         print(json.dumps(figures))
     elif found is None:
-        _say(f"{folder} is small: it is read anew every time, and there is nothing to prepare")
+        say(f"{folder} is small: it is read anew every time, and there is nothing to prepare")
     else:
         sizes = ", ".join(f"{split} {ids.numel():,}" for split, ids in found.ids.items())
-        _say(f"{folder}: {len(found.vocab):,} words in the vocabulary; tokens: {sizes}")
-        _say(f"{'was encoded already' if found.was_there else f'encoded in {seconds:.1f} s'}: {found.folder}")
+        say(f"{folder}: {len(found.vocab):,} words in the vocabulary; tokens: {sizes}")
+        say(f"{'was encoded already' if found.was_there else f'encoded in {seconds:.1f} s'}: {found.folder}")
 
 
 @data_app.command(name="cache")
@@ -294,7 +294,7 @@ def cache_(*, clear: bool = False, json_: bool = False) -> None:
         print(json.dumps({"entries": listed, "cleared": clear, "freed_bytes": freed}))
         return
     if clear:
-        _say(f"deleted {len(entries)} encoded texts, {freed / 1e6:,.1f} MB")
+        say(f"deleted {len(entries)} encoded texts, {freed / 1e6:,.1f} MB")
         return
     rows = [
         (
@@ -306,7 +306,7 @@ def cache_(*, clear: bool = False, json_: bool = False) -> None:
         for entry in entries
     ]
     _print_table(("text", "tokens", "MB", "entry"), rows)
-    _say(f"{len(entries)} encoded texts, {sum(entry.bytes for entry in entries) / 1e6:,.1f} MB")
+    say(f"{len(entries)} encoded texts, {sum(entry.bytes for entry in entries) / 1e6:,.1f} MB")
 
 
 def _examined(name: str, data_dir: Path | None) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def _print_folders(found: Iterable[dict[str, Any]]) -> None:
     for item in found:
         if item["folder"]:
             place = "was not found in" if item["status"] == "missing" else "is in"
-            _say(f"{item['name']} {place} {item['folder']}")
+            say(f"{item['name']} {place} {item['folder']}")
 
 
 def _refuse_bad(found: Iterable[dict[str, Any]]) -> None:
@@ -375,7 +375,3 @@ def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     OutputConsole().print(table)
-
-
-def _say(message: str) -> None:
-    OutputConsole().print(message, highlight=False, markup=False, soft_wrap=True)

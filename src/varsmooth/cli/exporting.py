@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from varsmooth.cli.app import app
-from varsmooth.cli.output import OutputConsole
+from varsmooth.cli.output import say
 from varsmooth.errors import InputError
 from varsmooth.posterior import Predict
 
@@ -60,7 +60,6 @@ def export(
     if json_:
         print(json.dumps({**asdict(found), "folder": str(found.folder), "to": to}))
         return
-    say = OutputConsole(soft_wrap=True, highlight=False, markup=False).print
     others = found.trained_parameters not in (None, found.parameters)
     trained = f" (the run trained {found.trained_parameters:,}: README.md says why)" if others else ""
     say(f"predicts by {found.predict} at temperature {found.temperature:g}; {found.parameters:,} parameters{trained}")

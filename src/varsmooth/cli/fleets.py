@@ -12,6 +12,7 @@ from rich.table import Table
 
 from varsmooth.cli.app import FAILED, errors
 from varsmooth.cli.options import parse_whole_numbers
+from varsmooth.cli.output import figure
 from varsmooth.errors import InputError
 from varsmooth.fleet import FleetOutcome, TimeLimit, Trial, read_trials, recipe_trials
 from varsmooth.train.record import result_of
@@ -61,10 +62,6 @@ def _table(records: list[dict[str, Any]]) -> Table:
     for record in records:
         test = result_of(record, "test") or {}
         best = record.get("best", {}).get("valid_perplexity")
-        figures = (_figure(best), _figure(test.get("perplexity")), test.get("predict", ""), _figure(record.get("ms_per_step")))
+        figures = (figure(best), figure(test.get("perplexity")), test.get("predict", ""), figure(record.get("ms_per_step")))
         table.add_row(record["name"], record["status"], *figures)
     return table
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

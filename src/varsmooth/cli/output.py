@@ -1,4 +1,4 @@
-"""Standard output that may go away while long work goes on."""
+"""Writing to standard output, which may go away while long work goes on."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ def open_streams() -> None:
 def lasting_console() -> Console:
     """Return a console for work that must not be lost with a line of its log."""
     return OutputConsole(file=cast(TextIO, Lasting(sys.stdout)))
+
+
+def say(message: str) -> None:
+    """Print a line as it is, however long."""
+    OutputConsole().print(message, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def figure(value: float | None) -> str:
+    """Return the cell of a table, which is empty where there is no number."""
+    return "" if value is None else f"{value:.2f}"
 
 
 def drop_output() -> None:

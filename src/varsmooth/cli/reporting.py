@@ -8,7 +8,7 @@ from pathlib import Path
 
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.options import check_page
-from varsmooth.cli.output import OutputConsole
+from varsmooth.cli.output import OutputConsole, say
 from varsmooth.errors import InputError
 from varsmooth.report import (
     ResultsTable,
@@ -74,10 +74,10 @@ def report(
         print(json.dumps({"rows": as_json(rows), **{name: path and str(path) for name, path in files.items()}}))
         return
     _print_rows(rows, markdown)
-    where = errors if markdown else OutputConsole()
+    tell = errors.print if markdown else say
     for name, path in (("page", page), ("learning curves", curves)):
         if path is not None:
-            where.print(f"{name}: {path}", highlight=False, markup=False, soft_wrap=True)
+            tell(f"{name}: {path}")
 
 
 def _picture(page: Path) -> Path:

@@ -254,7 +254,7 @@ def _do(
 
     def settle() -> None:
         for line in _choice_lines(work.choose()):
-            errors.print(f"chosen: {line}", markup=False, highlight=False, soft_wrap=True)
+            errors.print(f"chosen: {line}")
 
     at_once = 1 if work.alone else at_once
     return run_rounds(work.planned, settle, fleet, results, reporting, at_once=at_once, data_dir=data_dir, limit=limit)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from varsmooth.cli.output import OutputConsole
+from varsmooth.cli.output import OutputConsole, figure
 from varsmooth.experiment.seeds import shown_spread
 from varsmooth.sweep import StudySummary
 
@@ -42,10 +42,6 @@ def print_table(headings: Iterable[str], rows: Iterable[tuple[str, ...]], consol
     for row in rows:
         table.add_row(*row)
     (console or OutputConsole()).print(table)
-
-
-def figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
 
 
 def _listed(values: dict[str, Any]) -> str:

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from varsmooth.cli.app import FAILED, app, errors
 from varsmooth.cli.options import check_page
-from varsmooth.cli.output import OutputConsole, lasting_console
+from varsmooth.cli.output import OutputConsole, figure, lasting_console, say
 from varsmooth.cli.sweep_folder import opened_board, started_store
 from varsmooth.cli.sweep_processes import run_processes
-from varsmooth.cli.sweep_tables import figure, print_summary, print_table
+from varsmooth.cli.sweep_tables import print_summary, print_table
 from varsmooth.errors import InputError
 from varsmooth.experiment import Corpora, Reporting
 from varsmooth.fleet import spending
@@ -232,7 +232,7 @@ def show(
         return
     print_summary(found, OutputConsole())
     if report is not None:
-        OutputConsole().print(f"page: {report}", highlight=False, markup=False, soft_wrap=True)
+        say(f"page: {report}")
 
 
 def _settings(data: str | None, settings: list[str] | None) -> list[str]:
