@@ -79,7 +79,7 @@ def test_the_auto_classes_load_a_run_as_it_is(tmp_path, changes):
 def test_prediction_and_temperature_are_those_asked_for(run, tmp_path):
     record = json.loads((run / "record.json").read_text())
     tuned = {r["predict"]: r for r in record["results"] if r["split"] == "test" and r["tuned_temperature"]}
-    found = hf.export(run, tmp_path / "model", predict="mode", temperature="tuned")
+    found = hf.export(run, tmp_path / "model", predict="mode", temperature="auto")
     assert found.temperature == tuned["mode"]["temperature"] != 1
     made, tokenizer = auto(found.folder)
     given = tokenizer("the cat and a bird <eos> " * 3, return_tensors="pt")
@@ -158,7 +158,7 @@ def test_runs_that_cannot_be_exported(copied, tmp_path):
         hf.export(copied, target)
     (copied / "record.json").write_text(json.dumps({**record, "results": []}))
     with pytest.raises(InputError, match="no tuned temperature"):
-        hf.export(copied, target, temperature="tuned")
+        hf.export(copied, target, temperature="auto")
     with pytest.raises(InputError, match="--temperature"):
         hf.export(copied, target, temperature=0.0)
     (copied / "model.safetensors").write_bytes(b"")

@@ -33,7 +33,7 @@ def export(
     Examples:
 
         varsmooth export runs/kn --to hf kn-model
-        varsmooth export runs/kn --to hf kn-model --predict mean --temperature tuned --force
+        varsmooth export runs/kn --to hf kn-model --predict mean --temperature auto --force
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def export(
     predict
         Which table predicts; the default is the recipe's own.
     temperature
-        What logits are divided by: a number, or `tuned` for the run's best on valid.
+        What logits are divided by: a number, or `auto` for the one that the run found best on valid.
     force
         Replace an earlier export.
     json_
@@ -66,10 +66,10 @@ def export(
     say(f"folder: {found.folder}")
 
 
-def _temperature(text: str) -> float | Literal["tuned"]:
-    if text == "tuned":
-        return "tuned"
+def _temperature(text: str) -> float | Literal["auto"]:
+    if text == "auto":
+        return "auto"
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"--temperature takes a number or tuned, got {text!r}") from None
+        raise InputError(f"--temperature takes a number or auto, got {text!r}") from None

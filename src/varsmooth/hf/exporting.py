@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from transformers.utils import logging
 
 from varsmooth.errors import InputError
 from varsmooth.evaluate import LanguageModel
+from varsmooth.evaluate.perplexity import check_temperature
 from varsmooth.files import UMASK, sync_folder
 from varsmooth.hf.card import card
 from varsmooth.hf.modeling import VarsmoothForCausalLM
@@ -51,12 +51,12 @@ def export(
     folder: Path | str,
     *,
     predict: Predict | None = None,
-    temperature: float | Literal["tuned"] = 1.0,
+    temperature: float | Literal["auto"] = 1.0,
     force: bool = False,
 ) -> Exported:
     """Write the best model of a finished run to ``folder``, which must be new or empty; ``force`` replaces an earlier export.
 
-    ``predict`` is the recipe's own unless given. ``temperature`` divides the logits: a number, or ``tuned`` for the one that
+    ``predict`` is the recipe's own unless given. ``temperature`` divides the logits: a number, or ``auto`` for the one that
     the run found best on the development set. If anything goes wrong, ``folder`` stays as it was.
     """
     source, target = RunFolder.open(run), Path(folder)
@@ -108,10 +108,9 @@ def _is_ours(path: Path) -> bool:
     return isinstance(found, dict) and found.get("model_type") == "varsmooth"
 
 
-def _temperature(run: Path, record: Mapping[str, Any], predict: str, asked: float | Literal["tuned"]) -> float:
-    if asked != "tuned":
-        if not 0 < asked < math.inf:
-            raise InputError(f"--temperature must be positive and finite, got {asked}")
+def _temperature(run: Path, record: Mapping[str, Any], predict: str, asked: float | Literal["auto"]) -> float:
+    if asked != "auto":
+        check_temperature("--temperature", asked)
         return asked
     if (found := result_of(record, "valid", predict, tuned=True)) is not None:
         return float(found["temperature"])
