@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from commands_for_tests import refused
 from varsmooth.reproduce import Parts, all_parts, corpus_plan, named_experiments
 from varsmooth.reproduce.chosen import Choice, TuningTrial, read_chosen, write_chosen
 
@@ -47,6 +48,29 @@ def test_what_was_chosen_makes_tuned_tables_and_experiments_known(results):
 
 def names(results, *parts):
     return [job.trial_name for job in Parts(PTB, parts, results).jobs()]
+
+
+def test_a_table_by_its_name_is_the_one_of_its_size_and_setting(run, results):
+    write_chosen(results / "ptb" / "chosen.toml", {("tuned", 512, row): Choice({}) for row in ("vanilla", "smoothing-blank")})
+
+    def planned(*arguments):
+        return json.loads(run("reproduce", "ptb", *arguments, "--results", results, "--dry-run", "--json")[1])
+
+    assert planned("--setting", "tuned") == planned("--experiment", "512-tuned")
+    assert planned("--size", 1024) == planned("--experiment", "1024-paper")
+    assert planned("--setting", "tuned", "--from-records") == planned("--setting", "tuned"), "what is missing is told of"
+    some = planned("--setting", "tuned", "--rows", "vanilla", "--seeds", "4,5")
+    assert some["missing"] == ["512-tuned-vanilla-seed4", "512-tuned-vanilla-seed5"]
+
+
+def test_rows_of_a_tuned_table_must_have_been_tuned(run, results):
+    refused(run("reproduce", "ptb", "--setting", "tuned", "--results", results), "[tuned.512.ROW]")
+    refused(run("reproduce", "ptb", "--setting", "tuned", "--rows", "vanilla", "--results", results), "[tuned.512.vanilla]")
+    results.mkdir()
+    tuned = ("reproduce", "ptb", "--setting", "tuned", "--from-records", "--dry-run", "--results", results)
+    assert run(*tuned)[0] == 0, "records can be shown without knowing what was chosen"
+    refused(run(*tuned, "--rows", "vanilla"), "[tuned.512.vanilla]")
+    refused(run(*tuned, "--size", 256), "--size must be one of 512, 1024")
 
 
 def waiting(results, *parts):

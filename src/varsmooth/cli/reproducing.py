@@ -36,7 +36,6 @@ from varsmooth.reproduce import (
     read_chosen,
     run_rounds,
     table_group,
-    table_jobs,
     write_documents,
 )
 from varsmooth.reproduce.chosen import FILE, Key
@@ -165,7 +164,7 @@ def reproduce(
         raise InputError(f"--results {results}: there is no such folder, so there are no records")
     if points is not None and experiment in (None, COST):
         raise InputError("--points goes with an --experiment that draws a curve, such as gamma")
-    limit, chosen = parse_limit(minutes, within), read_chosen(chosen_path)
+    limit = parse_limit(minutes, within)
     part: Part = {
         "budget": budget,
         "arms": parse_names("--rows", rows),
@@ -174,6 +173,7 @@ def reproduce(
     }
     if finalists is not None:
         _refuse_together("finalists", seeds=seeds, from_records=from_records)
+        chosen = read_chosen(chosen_path)
         jobs = finalist_jobs(plan, chosen, finalists, size=size, setting=setting, budget=budget, rows=part["arms"])
         choosing = partial(choose_among, jobs, results, plan, setting, chosen_path)
         work = _Work([f"{corpus}/chosen"], lambda: jobs, choose=choosing if budget == "full" else dict)
@@ -190,13 +190,10 @@ def reproduce(
         names = parse_names("--experiment", experiment)
         if len(names) > 1 or names[0] in TABLES:
             _refuse_together(f"experiment {experiment}", rows=rows, seeds=seeds, points=points)
+        check_parts(names, plan, [COST])
         work = _named_parts(Parts(plan, names, results, part), from_records)
     else:
-        table = partial(
-            table_jobs, plan, chosen, size=size, setting=setting, budget=budget, rows=part["arms"], seeds=part["seeds"]
-        )
-        known = rows or setting == "paper" or not from_records
-        work = _Work([f"{corpus}/{table_group(size, setting, budget)}"], table if known else list)
+        work = _named_parts(Parts(plan, [table_group(size, setting, "full")], results, part), from_records)
     if dry_run:
         return _say_missing(work, results, json_)
     outcome = FleetOutcome([], None)
@@ -227,7 +224,6 @@ class _Work:
 
 
 def _named_parts(parts: Parts, from_records: bool) -> _Work:
-    check_parts(parts.names, parts.plan, [COST])
     # Records can be shown without knowing what was chosen.
     if not from_records:
         parts.check()

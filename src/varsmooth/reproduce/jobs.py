@@ -37,6 +37,9 @@ class Job:
 
 def table_group(size: int, setting: Setting, budget: Budget) -> str:
     """Return the name of a table, which is also that of its folder; quick runs never mix with full ones."""
+    if size not in SIZES:
+        raise InputError(f"--size must be one of {', '.join(map(str, SIZES))}, got {size}")
+    check_choice("--setting", setting, SETTINGS)
     return f"{size}-{setting}" + ("" if budget == "full" else f"-{budget}")
 
 
@@ -51,9 +54,6 @@ def table_jobs(
     seeds: Sequence[int] = (),
 ) -> list[Job]:
     """Return the runs of one table: ``rows`` and ``seeds`` choose, none of them meaning all that are planned."""
-    if size not in SIZES:
-        raise InputError(f"--size must be one of {', '.join(map(str, SIZES))}, got {size}")
-    check_choice("--setting", setting, SETTINGS)
     group = table_group(size, setting, budget)
     if setting == "tuned" and not rows:
         rows = chosen.tuned_rows(size)

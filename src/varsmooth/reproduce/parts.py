@@ -30,7 +30,7 @@ class Parts:
     names: Sequence[str]
     results: Path
     part: Part = field(default_factory=Part)
-    """which runs of the experiments"""
+    """which runs of them; the arms of a table are its rows"""
 
     @property
     def budget(self) -> Budget:
@@ -60,8 +60,9 @@ class Parts:
         chosen = read_chosen(self._chosen)
         to_come = [it.size for it in self._experiments() if it.tunes == "tuned"]
         of_experiments = {it.name: (it.size, it.setting) for it in self._experiments()}
-        for size, setting in ({**TABLES, **of_experiments}[name] for name in self.names):
-            if setting == "tuned" and size not in to_come:
+        for name in self.names:
+            size, setting = {**TABLES, **of_experiments}[name]
+            if setting == "tuned" and size not in to_come and not (name in TABLES and self.part.get("arms")):
                 chosen.tuned_rows(size)
 
     def choose(self) -> dict[Key, Choice]:
@@ -108,9 +109,10 @@ class Parts:
         return jobs
 
     def _table(self, size: int, setting: Setting, chosen: Chosen) -> list[Job]:
-        if setting == "tuned" and not chosen.has_tuned(size):
+        rows, seeds = self.part.get("arms", ()), self.part.get("seeds", ())
+        if setting == "tuned" and not (rows or chosen.has_tuned(size)):
             return []
-        return table_jobs(self.plan, chosen, size=size, setting=setting, budget=self.budget)
+        return table_jobs(self.plan, chosen, size=size, setting=setting, budget=self.budget, rows=rows, seeds=seeds)
 
     def _experiment(self, experiment: Experiment, chosen: Chosen) -> list[Job]:
         if experiment.setting == "tuned" and not chosen.has_tuned(experiment.size):
