@@ -15,6 +15,7 @@ from varsmooth.report.page import Sample, write_page
 from varsmooth.report.plots import MissingPlotError, write_learning_curves
 from varsmooth.report.runs import RunSummary, load_run
 from varsmooth.report.tables import ResultsTable, build_rows
+from varsmooth.train.display import say
 
 # The best of ten trials for each arm on the development set (results/demo/tuning.json).
 ARMS = {
@@ -79,7 +80,7 @@ def _samples(folder: Path, seed: int, console: Console) -> list[Sample]:
     (scored,) = model.score([SENTENCE])
     text = model.generate(PROMPT, 20, temperature=0.8, seed=seed)
     console.print(f"{folder.name}: scores {SENTENCE!r} at perplexity {scored.perplexity:.1f}", highlight=False)
-    console.print(f"{folder.name}: writes {text!r}", highlight=False)
+    console.print(f"{folder.name}: writes {text!r}", highlight=False, markup=False, emoji=False)
     return [
         Sample(folder.name, "scored", SENTENCE, perplexity=scored.perplexity, unknown=scored.unknown),
         Sample(folder.name, "generated", text, prompt=PROMPT),
@@ -93,4 +94,4 @@ def _write_report(out: Path, runs: list[RunSummary], samples: list[Sample], cons
         write_learning_curves(out / "learning-curves.png", runs, title="Valid perplexity while training")
     except MissingPlotError as error:
         console.print(str(error), highlight=False)
-    console.print(f"page: {page.resolve()}", highlight=False, soft_wrap=True)
+    say(console, f"page: {page.resolve()}")

@@ -47,11 +47,11 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_train_ends_with_its_figures_and_where_they_are(run: Run, text: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
+    out = tmp_path / "[bold] :car:"
     status, shown, _ = run("train", "--recipe", "vanilla", "--out", out, *settings(), "--data", text)
     assert status == 0
     assert "valid perplexity" in shown
-    assert f"run: {out}" in shown
+    assert f"run: {out}\n" in shown
     names = {path.name for path in out.iterdir()}
     assert {"config.toml", "metrics.jsonl", "record.json", "vocab.txt", "model.safetensors"} <= names
 

@@ -9,6 +9,8 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
+from varsmooth.train import display
+
 
 class OutputConsole(Console):
     """As rich's; but that a reader has gone is for ``main`` to tell, with the status of the signal."""
@@ -62,8 +64,8 @@ def lasting_console() -> Console:
 
 
 def say(message: str) -> None:
-    """Print a line as it is, however long."""
-    OutputConsole().print(message, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    """Print a line on standard output as it is."""
+    display.say(OutputConsole(), message)
 
 
 def figure(value: float | None) -> str:

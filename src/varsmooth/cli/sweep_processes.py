@@ -18,6 +18,7 @@ from varsmooth.cli.app import BAD_INPUT
 from varsmooth.errors import InputError
 from varsmooth.sweep import Board, SweepEnd
 from varsmooth.text.chunks import default_workers
+from varsmooth.train.display import say
 from varsmooth.train.loop import Interruptions
 
 LOOK = 2.0
@@ -85,7 +86,7 @@ def _relay(lines: IO[str] | None, console: Console) -> None:
     """Pass on what a worker says of its trials' ends, and its complaints; its steps are its own."""
     for line in lines or ():
         if ": step " not in line:
-            console.print(line.rstrip(), soft_wrap=True, highlight=False, markup=False)
+            say(console, line.rstrip())
 
 
 @contextmanager

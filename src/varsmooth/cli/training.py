@@ -17,6 +17,7 @@ from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe
+from varsmooth.train.display import say
 from varsmooth.train.folder import resume_command
 from varsmooth.train.parallel import processes
 from varsmooth.train.record import result_of
@@ -148,11 +149,11 @@ def _report(record: dict[str, Any], folder: Path, console: Console, as_json: boo
         return 128 + int(record["signal"])
     if not as_json:
         best = record["best"]
-        console.print(f"best model: step {best['step']}, valid perplexity {_figure(best['valid_perplexity'])}", highlight=False)
+        say(console, f"best model: step {best['step']}, valid perplexity {_figure(best['valid_perplexity'])}")
         for found in record["results"]:
             if found["split"] == "test" and not found["tuned_temperature"]:
-                console.print(_test_line(record, found), highlight=False, soft_wrap=True)
-        console.print(f"run: {folder}", highlight=False, soft_wrap=True)
+                say(console, _test_line(record, found))
+        say(console, f"run: {folder}")
     return 0
 
 

@@ -107,8 +107,8 @@ class RunDisplay:
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is, paths in brackets included."""
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    """Print a line as it is, however long, paths in brackets or with names of emoji included."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def _bars(console: Console) -> Progress:
