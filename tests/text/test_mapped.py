@@ -26,6 +26,7 @@ from varsmooth.text.chunk_worker import number
 from varsmooth.text.counts import Counts
 from varsmooth.text.encoding import Request
 from varsmooth.text.mapped import open_mapped
+from varsmooth.text.options import Options
 
 MakeFolder = Callable[..., Path]
 SPLITS = ("train", "valid", "test")
@@ -41,7 +42,7 @@ def same(found: Corpus, expected: Corpus) -> None:
 
 
 def request(folder: Path, **options: Any) -> Request:
-    return Request({split: folder / f"{split}.txt" for split in SPLITS}, **options)
+    return Request({split: folder / f"{split}.txt" for split in SPLITS}, Options(**options))
 
 
 def entries(cache: Path) -> list[str]:

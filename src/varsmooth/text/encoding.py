@@ -19,10 +19,11 @@ import numpy.typing as npt
 from varsmooth.errors import InputError
 from varsmooth.files import sha256_of
 from varsmooth.text.chunks import Part, changed, cut, number_chunks
+from varsmooth.text.options import Options
 from varsmooth.text.progress import Advance, progress_bar
 from varsmooth.text.reading import no_text, reading
-from varsmooth.text.streams import Lexicon, nothing_left, single_token, unknown_word
-from varsmooth.text.vocab import EOS, Vocab, check_limits
+from varsmooth.text.streams import Lexicon, unknown_word
+from varsmooth.text.vocab import Vocab, check_limits
 
 SETTLED = 2_000_000_000
 """Nanoseconds after which a file's times tell every later change; two changes within one tick of the clock look alike."""
@@ -32,13 +33,10 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Request:
-    """Which files are to be encoded, by split, and how; the options are those of ``Corpus``."""
+    """Which files are to be encoded, by split, and how."""
 
     sources: Mapping[str, Path]
-    min_count: int | None = None
-    max_words: int | None = None
-    vocab: Vocab | None = None
-    max_tokens: int | None = None
+    options: Options
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,9 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Numbered:
-    """One split: its numbered parts, of which the first ``tokens`` are used."""
+    """A ``Split`` on disk: its numbered parts, of which the first ``tokens`` are used."""
 
-    path: Path
+    source: str
     parts: Sequence[Part]
     tokens: int
 
@@ -71,7 +69,6 @@ class Numbered:
             left -= part.tokens
 
     def end_of_whole_lines(self, limit: int) -> int:
-        """Return the end of the last line that fits into ``limit`` tokens, or 0."""
         found, before = 0, 0
         for part in self.parts:
             if before > limit:
@@ -83,7 +80,6 @@ class Numbered:
         return found
 
     def end_of_line_behind(self, tokens: int) -> int:
-        """Return the end of the first line that ends behind ``tokens`` tokens or later, or that of the last line."""
         before = 0
         for part in self.parts:
             ends = part.line_ends()
@@ -93,23 +89,30 @@ class Numbered:
             before += part.tokens
         return before
 
+    def first(self, tokens: int) -> Numbered:
+        return replace(self, tokens=tokens)
+
+    def count_words(self) -> dict[str, int]:
+        lexicon, totals = Lexicon(), np.zeros(0, dtype=np.int64)
+        with progress_bar("counting words", self.tokens) as advance:
+            for part, ids in self.pieces():
+                words = part.words()
+                numbers = np.fromiter(map(lexicon.__getitem__, words), dtype=np.int64, count=len(words))
+                totals = np.pad(totals, (0, len(lexicon) - len(totals)))
+                totals[numbers] += np.bincount(ids, minlength=len(words))
+                advance(len(ids))
+        return {word: count for word, count in zip(lexicon, totals.tolist(), strict=True) if count}
+
 
 def encode(request: Request, folder: Path, workers: int) -> Encoded:
     """Write ``train.i32``, ``valid.i32`` and ``test.i32``, raw little-endian ids, into ``folder``, which is ours alone."""
-    if request.vocab is None:
-        check_limits(request.min_count, request.max_words)
+    options = request.options
+    if options.vocab is None:
+        check_limits(options.min_count, options.max_words)
     signatures = {split: settled_signature(path) for split, path in request.sources.items()}
     numbered, checksums = _number(request.sources, folder, workers)
-    if request.max_tokens is not None:
-        numbered = _shorten(numbered, request.max_tokens)
-    for split in numbered.values():
-        if split.tokens < 2:
-            raise InputError(single_token(str(split.path)))
-    counts = _count_words(numbered["train"])
-    others = (word for split in ("valid", "test") for word in _count_words(numbered[split]))
-    vocab = request.vocab or Vocab.covering(counts, others, request.min_count, request.max_words)
-    rarest = min((count for word, count in counts.items() if word != EOS), default=1)
-    del counts
+    numbered = options.shorten(numbered)
+    vocab, rarest = options.choose_vocab(numbered)
     ids_checksums = {}
     with progress_bar("encoding", sum(split.tokens for split in numbered.values())) as advance:
         for name, split in numbered.items():
@@ -138,7 +141,7 @@ def _number(sources: Mapping[str, Path], folder: Path, workers: int) -> tuple[di
         own = [next(parts) for _ in chunks[split]]
         if not any(part.lines for part in own):
             raise InputError(no_text(str(path)))
-        numbered[split] = Numbered(path, own, sum(part.tokens for part in own))
+        numbered[split] = Numbered(str(path), own, sum(part.tokens for part in own))
         if signature(path) != before[split]:
             raise changed(path)
     return numbered, {split: digest.result() for split, digest in digests.items()}
@@ -162,35 +165,6 @@ def _digest(path: Path) -> str:
         return sha256_of(path)
 
 
-def _shorten(numbered: Mapping[str, Numbered], max_tokens: int) -> dict[str, Numbered]:
-    """Keep what ``streams.shorten`` keeps."""
-    train = numbered["train"]
-    if max_tokens >= train.tokens:
-        return dict(numbered)
-    kept = train.end_of_whole_lines(max_tokens)
-    if kept == 0:
-        raise InputError(nothing_left(max_tokens, str(train.path), train.end_of_line_behind(1)))
-    share = max_tokens / train.tokens
-    shorter = {"train": replace(train, tokens=kept)}
-    for name in ("valid", "test"):
-        split = numbered[name]
-        kept = max(split.end_of_whole_lines(int(share * split.tokens)), split.end_of_line_behind(2))
-        shorter[name] = replace(split, tokens=kept)
-    return shorter
-
-
-def _count_words(train: Numbered) -> dict[str, int]:
-    lexicon, totals = Lexicon(), np.zeros(0, dtype=np.int64)
-    with progress_bar("counting words", train.tokens) as advance:
-        for part, ids in train.pieces():
-            words = part.words()
-            numbers = np.fromiter(map(lexicon.__getitem__, words), dtype=np.int64, count=len(words))
-            totals = np.pad(totals, (0, len(lexicon) - len(totals)))
-            totals[numbers] += np.bincount(ids, minlength=len(words))
-            advance(len(ids))
-    return {word: count for word, count in zip(lexicon, totals.tolist(), strict=True) if count}
-
-
 def _write_ids(split: Numbered, vocab: Vocab, rarest: int, path: Path, advance: Advance) -> str:
     """Write the split's ids, deleting its parts on the way, and return the SHA-256 of the file."""
     unknown = -1 if vocab.unk_id is None else vocab.unk_id
@@ -203,7 +177,7 @@ def _write_ids(split: Numbered, vocab: Vocab, rarest: int, path: Path, advance: 
             if unknown < 0 and (lacking := ids < 0).any():
                 place = int(lacking.argmax())
                 line = lines_before + int(np.searchsorted(part.line_ends(), place, side="right")) + 1
-                raise InputError(unknown_word(str(split.path), line, words[numbers[place]], rarest))
+                raise InputError(unknown_word(split.source, line, words[numbers[place]], rarest))
             raw = ids.tobytes()
             file.write(raw)
             digest.update(raw)

@@ -67,7 +67,8 @@ def open_mapped(request: Request, *, workers: int | None = None) -> MappedText:
 
 def _entry_of_its_own_words(request: Request) -> MappedText | None:
     """Return the entry for which the words were chosen, where they are those that the request names, as a resumed run does."""
-    if request.vocab is None or not (folder := _folder(replace(request, vocab=None))).is_dir():
+    chosen = replace(request, options=replace(request.options, vocab=None))
+    if request.options.vocab is None or not (folder := _folder(chosen)).is_dir():
         return None
     with _locked(folder):
         return _load(folder, request)
@@ -92,9 +93,10 @@ def entries_folder() -> Path:
 
 
 def _key(request: Request, sources: Mapping[str, Path]) -> str:
-    vocab = None if request.vocab is None else request.vocab.checksum
-    limits = (request.min_count, request.max_words) if vocab is None else None
-    told = [FORMAT, {split: str(path) for split, path in sources.items()}, limits, vocab, request.max_tokens]
+    options = request.options
+    vocab = None if options.vocab is None else options.vocab.checksum
+    limits = (options.min_count, options.max_words) if vocab is None else None
+    told = [FORMAT, {split: str(path) for split, path in sources.items()}, limits, vocab, options.max_tokens]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:24]
 
 
@@ -128,10 +130,11 @@ def _unwritten(entries: Path, error: OSError) -> str:
 
 def _describe(encoded: Encoded, request: Request, building: Path) -> dict[str, Any]:
     encoded.vocab.save(building / VOCAB)
+    options = request.options
     return {
         "format": FORMAT,
         "made_of": "token ids, int32 little-endian, made by varsmooth; safe to delete",
-        "options": {"min_count": request.min_count, "max_words": request.max_words, "max_tokens": request.max_tokens},
+        "options": {"min_count": options.min_count, "max_words": options.max_words, "max_tokens": options.max_tokens},
         "sources": {
             split: {"path": str(path), "sha256": encoded.checksums[split], "signature": encoded.signatures[split]}
             for split, path in request.sources.items()
@@ -176,7 +179,7 @@ def _load(folder: Path, request: Request) -> MappedText | None:
         paths = {split: folder / f"{split}.i32" for split in request.sources}
         if not all(_is_same(path, ids[split], signature(path)) for split, path in paths.items()):
             return None
-        vocab = request.vocab or Vocab.load(folder / VOCAB)
+        vocab = request.options.vocab or Vocab.load(folder / VOCAB)
         if vocab.checksum != about["vocab_checksum"]:
             return None
         tensors = {split: _map(path, ids[split]["tokens"]) for split, path in paths.items()}

@@ -18,6 +18,7 @@ from varsmooth.text.chunks import default_workers
 from varsmooth.text.encoding import Request
 from varsmooth.text.locks import try_lock
 from varsmooth.text.mapped import ABOUT, BUILDING, MappedText, entries_folder, open_mapped
+from varsmooth.text.options import Options
 from varsmooth.text.reading import size_of
 
 
@@ -46,7 +47,7 @@ def prepare(
     paths = {split: folder / f"{split}.txt" for split in splits.SPLITS}
     if sum(map(size_of, paths.values())) <= splits.MAPPED_ABOVE:
         return None
-    return open_mapped(Request(paths, min_count, max_words, None, max_tokens), workers=workers or default_workers())
+    return open_mapped(Request(paths, Options(min_count, max_words, None, max_tokens)), workers=workers or default_workers())
 
 
 def cached_entries() -> list[Entry]:

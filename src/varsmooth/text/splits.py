@@ -12,9 +12,10 @@ from varsmooth.errors import InputError, nearest
 from varsmooth.text.encoding import Request
 from varsmooth.text.mapped import open_mapped
 from varsmooth.text.named import DESCRIPTIONS
+from varsmooth.text.options import Options, refuse_single_token
 from varsmooth.text.reading import exists, size_of
-from varsmooth.text.streams import Encoder, Lexicon, Stream, count_words, shorten, single_token
-from varsmooth.text.vocab import EOS, Vocab
+from varsmooth.text.streams import Encoder, Lexicon, Stream
+from varsmooth.text.vocab import Vocab
 
 SPLITS = ("train", "valid", "test")
 FILES = tuple(f"{split}.txt" for split in SPLITS)
@@ -84,12 +85,13 @@ class Corpus:
     ) -> Corpus:
         """Read three text files."""
         paths = {split: Path(path) for split, path in zip(SPLITS, (train, valid, test), strict=True)}
+        options = Options(min_count, max_words, vocab, max_tokens)
         if mapped if mapped is not None else sum(map(size_of, paths.values())) > MAPPED_ABOVE:
-            found = open_mapped(Request(paths, min_count, max_words, vocab, max_tokens))
+            found = open_mapped(Request(paths, options))
             return cls(name, found.vocab, **found.ids, checksums=found.checksums)
         lexicon = Lexicon()
         streams = {split: Stream.from_file(path, lexicon) for split, path in paths.items()}
-        return cls._encode(name, streams, lexicon, min_count, max_words, vocab, max_tokens)
+        return cls._encode(name, streams, options)
 
     @classmethod
     def from_texts(
@@ -105,29 +107,13 @@ class Corpus:
         """Take the three splits from strings under the keys ``train``, ``valid`` and ``test``."""
         lexicon = Lexicon()
         streams = {split: Stream.from_text(texts[split], f"{name}/{split}", lexicon) for split in SPLITS}
-        return cls._encode(name, streams, lexicon, min_count, max_words, vocab, max_tokens)
+        return cls._encode(name, streams, Options(min_count, max_words, vocab, max_tokens))
 
     @classmethod
-    def _encode(
-        cls,
-        name: str,
-        streams: Mapping[str, Stream],
-        lexicon: Lexicon,
-        min_count: int | None,
-        max_words: int | None,
-        vocab: Vocab | None,
-        max_tokens: int | None,
-    ) -> Corpus:
-        if max_tokens is not None:
-            streams = shorten(streams, max_tokens)
-        for stream in streams.values():
-            if len(stream.ids) < 2:
-                raise InputError(single_token(stream.source))
-        counts = count_words(streams["train"], lexicon)
-        if vocab is None:
-            others = (word for split in ("valid", "test") for word in count_words(streams[split], lexicon))
-            vocab = Vocab.covering(counts, others, min_count, max_words)
-        encoder = Encoder(lexicon, vocab, rarest=min((counts[word] for word in counts.keys() - {EOS}), default=1))
+    def _encode(cls, name: str, streams: Mapping[str, Stream], options: Options) -> Corpus:
+        streams = options.shorten(streams)
+        vocab, rarest = options.choose_vocab(streams)
+        encoder = Encoder(streams["train"].lexicon, vocab, rarest)
         return cls(
             name=name,
             vocab=vocab,
@@ -142,8 +128,7 @@ def encode_file(path: Path, vocab: Vocab) -> torch.Tensor:
     """Return one text file as a stream of ids, ``<eos>`` after every line."""
     lexicon = Lexicon()
     stream = Stream.from_file(path, lexicon)
-    if len(stream.ids) < 2:
-        raise InputError(single_token(stream.source))
+    refuse_single_token(stream)
     return Encoder(lexicon, vocab, rarest=1).encode(stream)
 
 

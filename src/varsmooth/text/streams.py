@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,35 +30,46 @@ class Lexicon(dict[str, int]):
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One split: word numbers of a lexicon with ``<eos>`` after each line, and the place just after each line."""
+    """A ``Split`` in memory: word numbers of a lexicon with ``<eos>`` after each line, and the place just after each line."""
 
     source: str
     ids: Ids
     line_ends: Ids
     checksum: str
+    lexicon: Lexicon
 
     @classmethod
     def from_file(cls, path: Path, lexicon: Lexicon) -> Stream:
         """Read a text file, adding its words to the lexicon."""
         digest = hashlib.sha256()
         ids, line_ends = _number(read_lines(path, digest), lexicon)
-        return cls(str(path), ids, line_ends, digest.hexdigest())
+        return cls(str(path), ids, line_ends, digest.hexdigest(), lexicon)
 
     @classmethod
     def from_text(cls, text: str, source: str, lexicon: Lexicon) -> Stream:
         """Read a text in memory as if it were a file called ``source``."""
         raw = text.encode()
         ids, line_ends = _number(decode_lines(io.BytesIO(raw), source), lexicon)
-        return cls(source, ids, line_ends, hashlib.sha256(raw).hexdigest())
+        return cls(source, ids, line_ends, hashlib.sha256(raw).hexdigest(), lexicon)
 
-    def whole_lines(self, limit: int) -> int:
-        """Return how many lines fit into ``limit`` tokens."""
-        return int(np.searchsorted(self.line_ends, limit, side="right"))
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
 
-    def first_lines(self, lines: int) -> Stream:
-        """Return the stream cut after that many lines."""
-        line_ends = self.line_ends[:lines]
-        return replace(self, ids=self.ids[: line_ends[-1]], line_ends=line_ends)
+    def end_of_whole_lines(self, limit: int) -> int:
+        fitting = int(np.searchsorted(self.line_ends, limit, side="right"))
+        return int(self.line_ends[fitting - 1]) if fitting else 0
+
+    def end_of_line_behind(self, tokens: int) -> int:
+        place = int(np.searchsorted(self.line_ends, tokens))
+        return int(self.line_ends[min(place, len(self.line_ends) - 1)])
+
+    def first(self, tokens: int) -> Stream:
+        return replace(self, ids=self.ids[:tokens], line_ends=self.line_ends[self.line_ends <= tokens])
+
+    def count_words(self) -> dict[str, int]:
+        counts = np.bincount(self.ids, minlength=len(self.lexicon)).tolist()
+        return {word: count for word, count in zip(self.lexicon, counts, strict=True) if count}
 
 
 def _number(lines: Iterable[list[str]], lexicon: Lexicon) -> tuple[Ids, Ids]:
@@ -69,29 +80,6 @@ def _number(lines: Iterable[list[str]], lexicon: Lexicon) -> tuple[Ids, Ids]:
         ids.append(eos)
         line_ends.append(len(ids))
     return np.frombuffer(ids, dtype=np.int64), np.frombuffer(line_ends, dtype=np.int64)
-
-
-def shorten(streams: Mapping[str, Stream], max_tokens: int) -> dict[str, Stream]:
-    """Keep the first whole lines of train that fit into ``max_tokens``, and the same share of the other splits."""
-    train = streams["train"]
-    if max_tokens >= len(train.ids):
-        return dict(streams)
-    lines = train.whole_lines(max_tokens)
-    if lines == 0:
-        raise InputError(nothing_left(max_tokens, train.source, int(train.line_ends[0])))
-    share = max_tokens / len(train.ids)
-    shorter = {"train": train.first_lines(lines)}
-    for name in ("valid", "test"):
-        stream = streams[name]
-        lines_for_two_tokens = int(np.searchsorted(stream.line_ends, 2)) + 1
-        shorter[name] = stream.first_lines(max(stream.whole_lines(int(share * len(stream.ids))), lines_for_two_tokens))
-    return shorter
-
-
-def count_words(stream: Stream, lexicon: Lexicon) -> dict[str, int]:
-    """Return how often each word of the stream occurs in it."""
-    counts = np.bincount(stream.ids, minlength=len(lexicon)).tolist()
-    return {word: count for word, count in zip(lexicon, counts, strict=True) if count}
 
 
 class Encoder:
@@ -126,12 +114,3 @@ def unknown_word(source: str, line: int, word: str, rarest: int) -> str:
         f"build the vocabulary with a min_count of {rarest + 1} (--set data.min_count={rarest + 1} when training) so that rare "
         f"words become {UNK}, or add the word to the training text"
     )
-
-
-def nothing_left(max_tokens: int, source: str, first_line: int) -> str:
-    """Say that not even the first line of train, of ``first_line`` tokens, fits into ``max_tokens``."""
-    return f"--max-tokens {max_tokens} leaves nothing to train on: the first line of {source} has {first_line} tokens"
-
-
-def single_token(source: str) -> str:
-    return f"{source} holds a single token; a split needs at least two"
