@@ -43,8 +43,7 @@ def prepare(
     """Encode the text of a folder into the cache; None where it is so small that it is read anew every time."""
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
-    splits.check_folder(folder)
-    paths = {split: folder / f"{split}.txt" for split in splits.SPLITS}
+    paths = splits.paths_in(folder)
     if sum(map(size_of, paths.values())) <= splits.MAPPED_ABOVE:
         return None
     return open_mapped(Request(paths, Options(min_count, max_words, None, max_tokens)), workers=workers or default_workers())

@@ -55,19 +55,9 @@ class Corpus:
         mapped: bool | None = None,
     ) -> Corpus:
         """Read ``train.txt``, ``valid.txt`` and ``test.txt`` of a folder."""
-        folder = Path(path)
-        check_folder(folder)
-        return cls.from_files(
-            train=folder / "train.txt",
-            valid=folder / "valid.txt",
-            test=folder / "test.txt",
-            name=name or folder.resolve().name,
-            min_count=min_count,
-            max_words=max_words,
-            vocab=vocab,
-            max_tokens=max_tokens,
-            mapped=mapped,
-        )
+        paths = paths_in(Path(path))
+        options = Options(min_count, max_words, vocab, max_tokens)
+        return cls._read(name or Path(path).resolve().name, paths, options, mapped)
 
     @classmethod
     def from_files(
@@ -85,13 +75,7 @@ class Corpus:
     ) -> Corpus:
         """Read three text files."""
         paths = {split: Path(path) for split, path in zip(SPLITS, (train, valid, test), strict=True)}
-        options = Options(min_count, max_words, vocab, max_tokens)
-        if mapped if mapped is not None else sum(map(size_of, paths.values())) > MAPPED_ABOVE:
-            found = open_mapped(Request(paths, options))
-            return cls(name, found.vocab, **found.ids, checksums=found.checksums)
-        lexicon = Lexicon()
-        streams = {split: Stream.from_file(path, lexicon) for split, path in paths.items()}
-        return cls._encode(name, streams, options)
+        return cls._read(name, paths, Options(min_count, max_words, vocab, max_tokens), mapped)
 
     @classmethod
     def from_texts(
@@ -108,6 +92,15 @@ class Corpus:
         lexicon = Lexicon()
         streams = {split: Stream.from_text(texts[split], f"{name}/{split}", lexicon) for split in SPLITS}
         return cls._encode(name, streams, Options(min_count, max_words, vocab, max_tokens))
+
+    @classmethod
+    def _read(cls, name: str, paths: Mapping[str, Path], options: Options, mapped: bool | None) -> Corpus:
+        if mapped if mapped is not None else sum(map(size_of, paths.values())) > MAPPED_ABOVE:
+            found = open_mapped(Request(paths, options))
+            return cls(name, found.vocab, **found.ids, checksums=found.checksums)
+        lexicon = Lexicon()
+        streams = {split: Stream.from_file(path, lexicon) for split, path in paths.items()}
+        return cls._encode(name, streams, options)
 
     @classmethod
     def _encode(cls, name: str, streams: Mapping[str, Stream], options: Options) -> Corpus:
@@ -132,8 +125,8 @@ def encode_file(path: Path, vocab: Vocab) -> torch.Tensor:
     return Encoder(lexicon, vocab, rarest=1).encode(stream)
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that lacks one of the three files."""
+def paths_in(folder: Path) -> dict[str, Path]:
+    """Return the files of the three splits; refuse a folder that lacks one."""
     if not exists(folder):
         raise InputError(f"there is no folder {folder}{nearest(folder.name, DESCRIPTIONS)}")
     if not folder.is_dir():
@@ -141,3 +134,4 @@ def check_folder(folder: Path) -> None:
     missing = [file for file in FILES if not exists(folder / file)]
     if missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; a data folder holds {', '.join(FILES)}")
+    return {split: folder / file for split, file in zip(SPLITS, FILES, strict=True)}
