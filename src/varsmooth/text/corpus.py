@@ -23,20 +23,18 @@ def open_corpus(
     max_words: int | None = None,
     vocab: Vocab | None = None,
     max_tokens: int | None = None,
-    refresh: bool = False,
     mapped: bool | None = None,
 ) -> Corpus:
     """Open ``python``, ``synthetic``, ``ptb``, ``wikitext-2`` or a folder; the options are those of ``Corpus``.
 
     ``min_count`` is 3 for ``python`` unless given; else words that occur once become ``<unk>`` where valid or test have words
     that train lacks, and the text has no ``<unk>`` of its own. ``data_dir`` is where ``ptb`` and ``wikitext-2`` are
-    looked for (else ``$VARSMOOTH_DATA``); ``refresh`` builds ``python`` anew instead of taking it from the cache;
-    ``mapped`` is for files alone: what is built in stays in memory.
+    looked for (else ``$VARSMOOTH_DATA``); ``mapped`` is for files alone: what is built in stays in memory.
     """
     if max_tokens is not None and max_tokens < 1:
         raise InputError(f"--max-tokens must be at least 1, not {max_tokens}")
     if data == "python":
-        texts, count = python_texts(refresh=refresh), MIN_COUNT if min_count is None else min_count
+        texts, count = python_texts(), MIN_COUNT if min_count is None else min_count
         return Corpus.from_texts(texts, name="python", min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
     if data == "synthetic":
         return synthetic_corpus(min_count=min_count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)
