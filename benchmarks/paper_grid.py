@@ -24,8 +24,7 @@ from varsmooth.config import with_values
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, corpus_of
 from varsmooth.files import write_atomically
-from varsmooth.fleet import TimeLimit, Trial, is_fleet, resume_fleet, start_fleet
-from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
+from varsmooth.fleet import TimeLimit, Trial, is_fleet, number_at_once, resume_fleet, start_fleet
 from varsmooth.sweep import Arm, load_study
 from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.space import grid
@@ -201,7 +200,7 @@ def main(
         "data": arm.config.data.name,
         "hidden": arm.config.model.hidden,
         "seed": arm.config.train.seed,
-        "at_once": at_once or (AT_ONCE_ON_GPU if device.type == "cuda" else AT_ONCE_ON_CPU),
+        "at_once": number_at_once([arm.config], at_once)[0],
         **stages,
         "seconds": round(sum(found["seconds"] for found in stages.values()), 2),
         "short_against_long": compared(short, long),

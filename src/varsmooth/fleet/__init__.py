@@ -1,7 +1,7 @@
 """Fleets: one process that trains many runs on one machine."""
 
 from varsmooth.fleet.clock import TimeLimit
-from varsmooth.fleet.driver import FleetOutcome, resume_fleet, start_fleet
+from varsmooth.fleet.driver import FleetOutcome, number_at_once, resume_fleet, start_fleet
 from varsmooth.fleet.trials import FLEET_FILE, Trial, is_fleet, read_trials, recipe_trials, spending
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "TimeLimit",
     "Trial",
     "is_fleet",
+    "number_at_once",
     "read_trials",
     "recipe_trials",
     "resume_fleet",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from varsmooth.config import Config
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, Session
 from varsmooth.fleet.clock import Clock, TimeLimit
@@ -51,7 +52,7 @@ def start_fleet(
     ended: Ended | None = None,
 ) -> FleetOutcome:
     """Train every trial into a folder of its own in ``out``; the list is kept there, so that the fleet can be resumed."""
-    number = _number_at_once(trials, at_once)
+    number, _ = number_at_once([trial.config for trial in trials], at_once)
     with FleetFolder.create(out) as folder:
         folder.write_trials(trials)
         return _train(folder, trials, reporting, number, limit, ended)
@@ -74,15 +75,16 @@ def resume_fleet(
         if instead is not None:
             folder.write_trials(instead)
         trials = folder.read_trials()
-        return _train(folder, trials, reporting, _number_at_once(trials, at_once), limit, ended)
+        number, _ = number_at_once([trial.config for trial in trials], at_once)
+        return _train(folder, trials, reporting, number, limit, ended)
 
 
-def _number_at_once(trials: Sequence[Trial], wanted: int | None) -> int:
-    """How many runs train at the same time; also refuses a device that is not there."""
-    on_gpu = [resolve_device(trial.config.train.device).type == "cuda" for trial in trials]
+def number_at_once(configs: Sequence[Config], wanted: int | None) -> tuple[int, bool]:
+    """How many runs train at the same time, and whether on a GPU; also refuses a device that is not there."""
     if wanted is not None and wanted < 1:
         raise InputError(f"--at-once must be at least 1, got {wanted}")
-    return wanted or (AT_ONCE_ON_GPU if any(on_gpu) else AT_ONCE_ON_CPU)
+    on_gpu = "cuda" in [resolve_device(config.train.device).type for config in configs]
+    return wanted or (AT_ONCE_ON_GPU if on_gpu else AT_ONCE_ON_CPU), on_gpu
 
 
 def _train(

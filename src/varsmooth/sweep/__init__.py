@@ -7,7 +7,7 @@ from varsmooth.sweep.storage import FILE, GRACE, StorageDownError, Store, check_
 from varsmooth.sweep.study import Arm, Budget, Study
 from varsmooth.sweep.study_file import load_study, parse_study, study_names
 from varsmooth.sweep.summary import ArmSummary, StudySummary, summarize
-from varsmooth.sweep.worker import SweepEnd, join, number_at_once, work, write_winners
+from varsmooth.sweep.worker import SweepEnd, join, work, write_winners
 
 __all__ = [
     "FILE",
@@ -29,7 +29,6 @@ __all__ = [
     "file_url",
     "join",
     "load_study",
-    "number_at_once",
     "parse_study",
     "shown",
     "study_names",

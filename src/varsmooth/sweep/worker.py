@@ -15,7 +15,6 @@ from varsmooth.experiment import Corpora, Reporting, Session
 from varsmooth.files import write_atomically
 from varsmooth.fleet import Trial
 from varsmooth.fleet.crew import ON_ITS_OWN, Crew
-from varsmooth.fleet.driver import AT_ONCE_ON_CPU, AT_ONCE_ON_GPU
 from varsmooth.sweep.board import Board, beating, identity_of
 from varsmooth.sweep.claims import Claims
 from varsmooth.sweep.outcomes import curve_of, ended_before, marked_pruned, outcome_of, refuse_another_sweeps
@@ -23,7 +22,6 @@ from varsmooth.sweep.stage import winner
 from varsmooth.sweep.storage import StorageDownError, Store
 from varsmooth.sweep.study import Study
 from varsmooth.sweep.ticket import RUN, SECONDS, Ticket
-from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.record import Record, readable_record
@@ -38,14 +36,6 @@ class SweepEnd:
 
     signal: int | None = None
     asked: int = 0
-
-
-def number_at_once(study: Study, wanted: int | None) -> tuple[int, bool]:
-    """How many trials train at the same time, and whether that is on a GPU."""
-    if wanted is not None and wanted < 1:
-        raise InputError(f"--at-once must be at least 1, got {wanted}")
-    on_gpu = any(resolve_device(arm.config.train.device).type == "cuda" for arm in study.arms)
-    return wanted or (AT_ONCE_ON_GPU if on_gpu else AT_ONCE_ON_CPU), on_gpu
 
 
 def join(study: Study, store: Store, corpora: Corpora) -> Board:
