@@ -77,7 +77,7 @@ def test_a_sweep_killed_twice_ends_as_one_never_stopped(at_once: int, whole: Pat
     completed(whole, out, at_once)
     board = Board.open(Store.in_folder(out))
     assert board.finished()
-    for stage in [*board.arms, *board.seed_stages()]:
+    for stage in board.stages():
         assert [trial.state.name for trial in stage.trials()] == ["COMPLETE"] * len(stage.wanted())
     runs = [path.parent for path in sorted((whole / "out").glob("*/*/record.json"))]
     assert len(runs) == 8

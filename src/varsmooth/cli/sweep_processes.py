@@ -111,6 +111,6 @@ def _bar(console: Console, board: Board) -> Iterator[Callable[[], None]]:
 
 def _through(board: Board) -> tuple[int, int | None]:
     """Return how many slots are through, and of how many, where the budget says so."""
-    arms, study = board.arms, board.study
-    through = sum(len(stage.outcomes()) for stage in [*arms, *board.seed_stages()])
-    return through, len(arms) * (study.budget.trials + len(study.seeds)) if study.budget.trials else None
+    study = board.study
+    through = sum(len(stage.outcomes()) for stage in board.stages())
+    return through, len(study.arms) * (study.budget.trials + len(study.seeds)) if study.budget.trials else None

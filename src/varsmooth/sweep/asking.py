@@ -16,7 +16,7 @@ from varsmooth.sweep.outcomes import curve_of, outcome_of
 from varsmooth.sweep.sampling import rounded
 from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.stage import Stage
-from varsmooth.sweep.ticket import ASKED, RUN, SECONDS, SLOT, Ticket
+from varsmooth.sweep.ticket import RUN, SECONDS, SLOT, Ticket
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.record import Record
 
@@ -49,7 +49,9 @@ def ask(board: Board, claims: Claims, number: int) -> list[dict[str, Any]]:
 
 def ask_again(board: Board) -> list[dict[str, Any]]:
     """Return once more what was asked for and not told of, for a list that was lost."""
-    return [_entry(_name(stage, trial.user_attrs[SLOT]), stage.config(_params(stage, trial))) for stage, trial in board.asked()]
+    return [
+        _entry(stage.run_name(trial.user_attrs[SLOT]), stage.config(_params(stage, trial))) for stage, trial in board.asked()
+    ]
 
 
 def tell(board: Board, folders: Sequence[Path]) -> list[Told]:
@@ -59,7 +61,7 @@ def tell(board: Board, folders: Sequence[Path]) -> list[Told]:
     runs = [run for folder in folders for run in _runs_in(folder)]
     if not runs:
         raise InputError(f"no runs in {', '.join(map(str, folders))}: name the folder that varsmooth train --fleet made")
-    slots = {_name(stage, slot): (stage, slot) for stage in [*board.arms, *board.seed_stages()] for slot in stage.wanted()}
+    slots = {stage.run_name(slot): (stage, slot) for stage in board.stages() for slot in stage.wanted()}
     identity = board.identity()
     found = [(run, *_slot_of(run, slots), _checked(run, identity)) for run in runs]
     for run, stage, slot, record in found:  # all before the first is counted
@@ -70,8 +72,7 @@ def tell(board: Board, folders: Sequence[Path]) -> list[Told]:
 
 def _asked(stage: Stage, slot: int) -> FrozenTrial | None:
     """The trial of a slot that was asked for and not told of."""
-    mine = (trial for trial in stage.trials() if trial.user_attrs[SLOT] == slot)
-    return next((trial for trial in mine if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)), None)
+    return next((trial for trial in stage.asked() if trial.user_attrs[SLOT] == slot), None)
 
 
 def _tell(run: Path, stage: Stage, slot: int, record: Record) -> Told:
@@ -124,10 +125,6 @@ def _entry(name: str, config: Config) -> dict[str, Any]:
     base = flat_config(to_mapping(load_recipe(recipe)))
     changes = {key: value for key, value in flat_config(to_mapping(config)).items() if value != base[key]}
     return {"name": name, "recipe": recipe, "set": changes}
-
-
-def _name(stage: Stage, slot: int) -> str:
-    return f"{stage.arm.name}-{stage.label(slot)}"
 
 
 def _params(stage: Stage, trial: Any) -> dict[str, Any]:

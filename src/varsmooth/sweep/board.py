@@ -54,9 +54,8 @@ class Board:
         return {key: found[key] for key in (CODE, DATA)}
 
     def stages(self) -> list[Stage]:
-        """The arms, those with the fewest slots begun first, then the seeds of the arms that are through."""
-        arms = sorted(self.arms, key=lambda stage: sum(trial.state.name != "WAITING" for trial in stage.trials()))
-        return [*arms, *self.seed_stages()]
+        """The arms, and the seeds of those that are through."""
+        return [*self.arms, *self.seed_stages()]
 
     def seed_stages(self) -> list[Stage]:
         """The seeds of every arm whose search is through and found something."""
@@ -70,26 +69,20 @@ class Board:
         return all(stage.finished() for stage in self.arms) and all(stage.finished() for stage in self.seed_stages())
 
     def claim(self, claims: Claims, *, asked: bool = False, take_back: bool = False) -> Ticket | None:
-        """Claim the next slot of any stage; None where there is nothing to do just now."""
-        for stage in self.stages():
+        """Claim the next slot, of the arm with the fewest begun, of seeds last; None where there is nothing to do just now."""
+        arms = sorted(self.arms, key=lambda stage: sum(trial.state.name != "WAITING" for trial in stage.trials()))
+        for stage in [*arms, *self.seed_stages()]:
             if ticket := stage.claim(claims, asked=asked, take_back=take_back):
                 return ticket
         return None
 
     def asked(self) -> list[tuple[Stage, Any]]:
         """The trials that were asked for and not told of yet."""
-        return [
-            (stage, trial)
-            for stage in [*self.arms, *self.seed_stages()]
-            for trial in stage.trials()
-            if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)
-        ]
+        return [(stage, trial) for stage in self.stages() for trial in stage.asked()]
 
     def only_asked_left(self) -> bool:
         """Whether nothing is left to do but what was asked for elsewhere."""
-        open_ones = [
-            trial for stage in [*self.arms, *self.seed_stages()] for trial in stage.trials() if not trial.state.is_finished()
-        ]
+        open_ones = [trial for stage in self.stages() for trial in stage.trials() if not trial.state.is_finished()]
         return bool(open_ones) and all(trial.user_attrs.get(ASKED) for trial in open_ones)
 
 

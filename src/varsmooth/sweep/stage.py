@@ -41,6 +41,10 @@ class Stage:
         """The name of a slot's folder."""
         return f"seed-{self._points()[slot]['train.seed']}" if self.seeds else f"trial-{slot:04d}"
 
+    def run_name(self, slot: int) -> str:
+        """The name of a slot's run, its arm included."""
+        return f"{self.arm.name}-{self.label(slot)}"
+
     def notes(self) -> dict[str, Any]:
         """What varsmooth has written beside the Optuna study."""
         return self.store.attempt(lambda: self.optuna_study.user_attrs)
@@ -49,6 +53,10 @@ class Stage:
         """All trials that have a slot and stand for it, those of dead workers included."""
         found = self.store.attempt(self.optuna_study.get_trials, deepcopy=False)
         return [trial for trial in found if SLOT in trial.user_attrs and not trial.user_attrs.get(SUPERSEDED)]
+
+    def asked(self) -> list[FrozenTrial]:
+        """The trials that were asked for and not told of yet."""
+        return [trial for trial in self.trials() if trial.state.name == "RUNNING" and trial.user_attrs.get(ASKED)]
 
     def outcomes(self) -> dict[int, FrozenTrial]:
         """The trial that decided each slot which is through."""

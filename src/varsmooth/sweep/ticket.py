@@ -42,7 +42,7 @@ class Ticket:
 
     @property
     def name(self) -> str:
-        return f"{self.stage.arm.name}-{self.stage.label(self.slot)}"
+        return self.stage.run_name(self.slot)
 
     @property
     def identity(self) -> int:

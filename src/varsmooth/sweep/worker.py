@@ -114,7 +114,7 @@ class _Worker:
 
     def _show_others(self) -> None:
         """Count in the bar what was through before, and what other workers have done."""
-        through = sum(len(stage.outcomes()) for stage in [*self.board.arms, *self.board.seed_stages()])
+        through = sum(len(stage.outcomes()) for stage in self.board.stages())
         if through > self.shown:
             self.session.screen.advance_total((through - self.shown) * self.board.study.budget.steps)
             self.shown = through
