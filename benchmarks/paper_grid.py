@@ -26,7 +26,7 @@ from varsmooth.experiment import Reporting, corpus_of
 from varsmooth.files import write_atomically
 from varsmooth.fleet import TimeLimit, Trial, is_fleet, number_at_once, resume_fleet, start_fleet
 from varsmooth.sweep import Arm, load_study
-from varsmooth.sweep.settings import refuse_other_settings
+from varsmooth.sweep.outcomes import refuse_other_settings
 from varsmooth.sweep.space import grid
 from varsmooth.train.build import resolve_device
 from varsmooth.train.environment import environment

@@ -12,9 +12,8 @@ from varsmooth.errors import InputError
 from varsmooth.recipe import load_recipe, recipe_names
 from varsmooth.sweep.board import CODE, DATA, Board, refuse_other_code, refuse_other_data
 from varsmooth.sweep.claims import Claims
-from varsmooth.sweep.outcomes import curve_of, outcome_of
+from varsmooth.sweep.outcomes import curve_of, outcome_of, refuse_other_settings
 from varsmooth.sweep.sampling import rounded
-from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.ticket import RUN, SECONDS, SLOT, Ticket
 from varsmooth.train.folder import RunFolder

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from varsmooth.config import load_config, to_mapping
+from varsmooth.config import WHERE_AND_HOW, Config, flat_config, load_config, to_mapping
 from varsmooth.errors import InputError
 from varsmooth.fleet.crew import ON_ITS_OWN
-from varsmooth.sweep.settings import refuse_other_settings
 from varsmooth.sweep.ticket import REASON, STEPS, Ticket
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.record import Record
@@ -42,6 +43,15 @@ def refuse_another_sweeps(path: Path, ticket: Ticket) -> None:
     except InputError:  # there is none, or it is damaged, which fails its trial alone
         return
     refuse_other_settings(path, to_mapping(found), ticket.config, "; it is of another sweep: choose another --out")
+
+
+def refuse_other_settings(run: Path, found: Mapping[str, Any], wanted: Config, fix: str = "") -> None:
+    """Refuse a run whose configuration, as a mapping of sections, is not the one that was asked for."""
+    theirs = flat_config(found)
+    for key, value in flat_config(to_mapping(wanted)).items():
+        own = theirs.get(key, value)
+        if own != value and key != "name" and key not in WHERE_AND_HOW:
+            raise InputError(f"{run}: was trained with {key} = {own!r}; the trial asked for {value!r}{fix}")
 
 
 def ended_before(record: Record) -> bool:
