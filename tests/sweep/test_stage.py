@@ -361,7 +361,7 @@ def test_on_a_shared_database_a_worker_gives_signs_of_life_and_whoever_was_asked
 @pytest.mark.parametrize(("kind", "startup"), [("tpe", 5), ("random", 1)])
 def test_random_trials_can_be_distinct_and_are_the_same_for_every_worker(tmp_path: Path, kind: str, startup: int) -> None:
     space = {"train": {"lr": [0.001, 0.01, 0.003], "l2": [0.0, 1e-4]}}
-    sampler = {"kind": kind, "startup_trials": startup, "recipe_first": 1, "distinct": 1}
+    sampler = {"kind": kind, "startup_trials": startup, "recipe_first": True, "distinct": True}
     study = tiny_study(tmp_path, space=space, arms=[{"recipe": "vanilla"}], budget={"steps": 3, "trials": 8}, sampler=sampler)
     found = []
     for worker in ("one", "two"):
@@ -386,7 +386,7 @@ def test_the_first_trial_can_have_the_values_of_its_recipe(tmp_path: Path, claim
     space = {"train": {"lr": [0.001, 0.01, 0.003]}, "dropout": {"tables": {"low": 0.1, "high": 0.9, "step": 0.2}}}
     arms = [{"name": f"arm-{rate}", "recipe": "vanilla", "set": {"dropout": {"tables": rate}}} for rate in (0.3, 0.4)]
     budget = {"steps": STEPS, "trials": 2}
-    study = tiny_study(tmp_path, space=space, arms=arms, budget=budget, sampler={"kind": kind, "recipe_first": 1})
+    study = tiny_study(tmp_path, space=space, arms=arms, budget=budget, sampler={"kind": kind, "recipe_first": True})
     inside, outside = board_of(study, tmp_path / "out").arms
     first, second = (claimed(inside, claims).config for _ in range(2))
     assert (first.train.lr, first.dropout.tables) == (0.003, 0.3)

@@ -72,6 +72,18 @@ def test_changes_are_named(tmp_path: Path) -> None:
     assert study_changes(before, before) == []
 
 
+@pytest.mark.parametrize(("number", "flag"), [(0, False), (1, True)])
+def test_yes_and_no_may_be_numbers_and_were_in_older_databases(tmp_path: Path, number: int, flag: bool) -> None:
+    stored, given = (
+        study_mapping(tiny_study(tmp_path, sampler={"kind": "grid", "recipe_first": yes, "distinct": yes}))
+        for yes in (number, flag)
+    )
+    assert stored["sampler"]["distinct"] is given["sampler"]["distinct"] is flag
+    older = {**stored, "sampler": {**stored["sampler"], "recipe_first": number, "distinct": number}}
+    assert study_changes(older, given) == []
+    assert study_from_mapping(older, {"name": str(tmp_path / "text")}).sampler.distinct == flag
+
+
 def test_seeds_are_refused_by_what_the_trials_have_in_fact(tmp_path: Path) -> None:
     assert tiny_study(tmp_path, seeds=[2, 3]).seeds == (2, 3)
     table = tiny_table(seeds=[1, 2])
@@ -123,6 +135,9 @@ ARM_OF_SEED_7 = [{"recipe": "vanilla"}, {"name": "b", "recipe": "vanilla", "set"
         ({"budget": {"steps": 5, "hours": 1}}, ["unknown key 'hours'"]),
         ({"sampler": "gird"}, ["sampler", "'grid'"]),
         ({"sampler": {"kind": "tpe", "seed": -1}}, ["sampler.seed", "-1"]),
+        ({"sampler": {"kind": "tpe", "seed": True}}, ["sampler.seed", "whole number", "True"]),
+        ({"sampler": {"kind": "tpe", "distinct": 2}}, ["sampler.distinct", "true or false", "2"]),
+        ({"sampler": {"kind": "tpe", "recipe_first": "no"}}, ["sampler.recipe_first", "true or false", "'no'"]),
         ({"sampler": "tpe"}, ["budget", "trials, total_steps or minutes"]),
         ({"budget": {"steps": 5, "total_steps": 4}}, ["budget", "total_steps is less than the 5 steps of one trial"]),
         ({"base": {"train": {"steps": 9}}}, ["base: train.steps is 9, and budget.steps 8"]),

@@ -36,10 +36,10 @@ class Sampler:
     kind: SamplerKind = "tpe"
     seed: int = 1
     startup_trials: int = 10
-    recipe_first: int = 0
-    """1: the first trial of every arm has the values of its recipe"""
-    distinct: int = 0
-    """1: no two of the random trials are the same, as long as there are others"""
+    recipe_first: bool = False
+    """whether the first trial of every arm has the values of its recipe"""
+    distinct: bool = False
+    """whether no two of the random trials are the same, as long as there are others"""
 
 
 @dataclass(frozen=True)

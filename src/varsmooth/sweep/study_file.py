@@ -165,16 +165,24 @@ def _budget(table: Any, source: str) -> Budget:
 
 
 def _options(kind: Any, value: Any, kinds: Sequence[str], source: str) -> Any:
-    """Read ``"tpe"``, or a table with ``kind`` and whole numbers."""
+    """Read ``"tpe"``, or a table with ``kind`` and options."""
     table = value if isinstance(value, Mapping) else {"kind": value}
     known = [key for key in kind.__dataclass_fields__ if key != "kind"]
     _check_keys(table, ("kind", *known), source)
     chosen = table.get("kind", kind.kind)
     check_choice(f"{source}: kind" if isinstance(value, Mapping) else source, str(chosen), kinds)
-    for key in known:
-        if key in table and (isinstance(table[key], bool) or not isinstance(table[key], int) or table[key] < 0):
-            raise InputError(f"{source}.{key} must be a whole number, 0 or more, got {table[key]!r:.80}")
-    return kind(**{**table, "kind": chosen})
+    return kind(chosen, **{key: _option(table[key], getattr(kind, key), f"{source}.{key}") for key in known if key in table})
+
+
+def _option(value: Any, default: bool | int, source: str) -> bool | int:
+    """Check a whole number, or one of true and false, which 1 and 0 stand for, too."""
+    if isinstance(default, bool):
+        if not isinstance(value, int) or value not in (0, 1):
+            raise InputError(f"{source} must be true or false, got {value!r:.80}")
+        return bool(value)
+    if type(value) is not int or value < 0:
+        raise InputError(f"{source} must be a whole number, 0 or more, got {value!r:.80}")
+    return value
 
 
 def _seeds(value: Any, source: str) -> tuple[int, ...]:
