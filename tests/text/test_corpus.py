@@ -111,6 +111,13 @@ def test_max_tokens_keeps_whole_lines_before_the_vocabulary_is_built(make_folder
     assert words(corpus, "test") == "a b a <eos>"
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_max_tokens_leaves_every_split_two_tokens(make_folder: MakeFolder, mapped: bool) -> None:
+    folder = make_folder(train="a b\n" * 50, valid="\na b\na\n", test="\n\na\n")
+    corpus = open_corpus(str(folder), max_tokens=3, mapped=mapped)
+    assert [words(corpus, split) for split in ("train", "valid", "test")] == ["a b <eos>", "<eos> a b <eos>", "<eos> <eos>"]
+
+
 def test_max_tokens_larger_than_the_text_changes_nothing(make_folder: MakeFolder) -> None:
     folder = make_folder()
     assert len(open_corpus(str(folder), max_tokens=8).valid) == 4
