@@ -366,16 +366,12 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
         assert state.tensors["w"].eq(3).all()
 
 
-def test_model_round_trip_and_what_it_must_belong_to(tmp_path: Path) -> None:
+def test_model_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_model(path, tensors(), {"vocab_checksum": "abc", **META})
-    found, meta = load_model(path, {"vocab_checksum": "abc"})
+    found, meta = load_model(path)
     assert_same(found, tensors())
     assert meta == {"vocab_checksum": "abc", **META}
-    with pytest.raises(InputError, match=r"its vocab_checksum is 'abc', not 'xyz': it does not belong to this run"):
-        load_model(path, {"vocab_checksum": "xyz"})
-    with pytest.raises(InputError, match="its config_checksum is None"):
-        load_model(path, {"config_checksum": "xyz"})
 
 
 def test_a_state_is_not_a_model(folder: RunFolder) -> None:

@@ -111,14 +111,10 @@ def write_model(path: Path, snapshot: Snapshot) -> None:
         write_atomically(path, snapshot.sealed())
 
 
-def load_model(path: Path, expected: Mapping[str, Any] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a model's tensors and meta; every entry of ``expected`` must be in its meta."""
+def load_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a model's tensors and meta."""
     tensors, content = unsealed(path, MODEL_FORMAT)
-    meta = content.get("meta", {})
-    for key, value in (expected or {}).items():
-        if meta.get(key) != value:
-            raise InputError(f"{path}: its {key} is {meta.get(key)!r}, not {value!r}: it does not belong to this run")
-    return tensors, meta
+    return tensors, content.get("meta", {})
 
 
 def check_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -26,7 +26,13 @@ def load_network(folder: RunFolder) -> tuple[RecurrentLanguageModel, Config, Voc
     """Read the best network of a run; its shapes, vocabulary and configuration are checked."""
     refuse_without_model(folder)
     config, vocab = load_config(folder.config_path), Vocab.load(folder.vocab_path)
-    tensors, _ = load_model(folder.model_path, _identity(config, vocab))
+    tensors, meta = load_model(folder.model_path)
+    made_beside = {"vocab_checksum": folder.vocab_path, "config_checksum": folder.config_path}
+    for key, checksum in _identity(config, vocab).items():
+        if meta.get(key) != checksum:
+            raise InputError(
+                f"{made_beside[key]}: is not the one that {folder.model_path.name} was made with; put that one back"
+            )
     proposal = None
     if "proposal.rate" in tensors and "proposal.probs" in tensors:
         noises_output = config.smoothing.scheme == "kneser-ney"
