@@ -19,6 +19,7 @@ from varsmooth.keys import configuration_page
 from varsmooth.report.runs import load_run
 from varsmooth.report.tables import as_markdown, build_rows
 from varsmooth.sweep import parse_study
+from varsmooth.train.record import result_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,6 +63,24 @@ def test_the_demonstrations_table_is_that_of_its_records():
         for key, value in found.items():
             told = tuned[arm["arm"]][key]
             assert told == (value if isinstance(value, str) else pytest.approx(value, rel=0.005)), "three digits or so"
+
+
+def test_other_schemes_on_the_demonstrations_text_are_as_their_records_say():
+    page = (ROOT / "docs" / "demonstration.md").read_text(encoding="utf-8")
+    _, _, *table = re.findall(r"^\| ([a-z-]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE)
+    assert len(table) == 7
+    for row, *told in table:
+        places = [ROOT / "results" / folder for folder in ("demo", "schemes")]
+        runs = [load_run(path.parent) for place in places for path in place.glob(f"{row}-[2-6]/record.json")]
+        assert len(runs) == 5
+        assert all(run.finished and "modified" not in run.record["commit"] for run in runs)
+        tests = [[result_of(run.record, "test", tuned=tuned) for run in runs] for tuned in (False, True)]
+        figures = [
+            [run.best_valid for run in runs],
+            [found["perplexity"] for found in tests[0]],
+            [found["scaled"]["perplexity"] for found in tests[1]],
+        ]
+        assert told == [f"{statistics.fmean(each):.2f} ±{statistics.stdev(each):.2f}" for each in figures]
 
 
 def test_what_scales_bring_the_demonstration_is_what_its_records_say():
