@@ -88,6 +88,16 @@ def test_stats_draws_a_picture_and_says_where(run: Run, folder: Path, tmp_path: 
     assert f"picture: {picture}\n" in shown
 
 
+def test_stats_replaces_a_picture_only_where_told_to(run: Run, folder: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "own.png"
+    picture.write_text("mine")
+    refused(run("stats", folder, "--plot", picture), f"{picture} exists already", "--plot", "--force")
+    refused(run("stats", tmp_path / "nowhere", "--plot", picture), "exists already")  # before any work
+    assert picture.read_text() == "mine"
+    assert run("stats", folder, "--plot", picture, "--force")[0] == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_stats_of_a_data_set_by_name(run: Run, copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(run("stats", "ptb", "--data-dir", copies, "--json")[1])["data"] == "ptb"
     monkeypatch.setenv("VARSMOOTH_DATA", str(copies))
@@ -143,7 +153,7 @@ def test_bad_places_get_one_line(run: Run, folder: Path, tmp_path: Path) -> None
     refused(run("stats"), "--data")
     refused(run("stats", "ptb"), "ptb was not found", "varsmooth data get ptb")
     unwritable = folder / "train.txt" / "picture.png"
-    refused(run("stats", folder, "--plot", unwritable), f"--plot {unwritable}: cannot be written")
+    refused(run("stats", folder, "--plot", unwritable), f"--plot {unwritable}: {folder / 'train.txt'} is a file, not a folder")
     assert (folder / "train.txt").read_text() == TEXTS["train"]
 
 

@@ -137,7 +137,9 @@ def test_bad_input_gets_one_line(run: Run, runs: list[Path], elsewhere: Path) ->
     refused(run("report", "nowhere"), "nowhere: not a run folder")
     refused(run("report", *runs, "--json", "--markdown"), "--json and --markdown")
     refused(run("report", *runs, "--out", "page.pdf"), "--out page.pdf", ".html")
-    refused(run("report", *runs, "--out", runs[0] / "record.json" / "page.html"), "page.html", "cannot be written")
+    refused(
+        run("report", *runs, "--out", runs[0] / "record.json" / "page.html"), "page.html", "record.json is a file, not a folder"
+    )
     (runs[1] / "record.json").write_text('{"format": ')
     refused(run("report", *runs), str(runs[1] / "record.json"), "not valid JSON")
     (runs[1] / "record.json").write_bytes(b"\xff\xfe")

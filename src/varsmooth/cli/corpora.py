@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varsmooth.cli.app import BAD_INPUT, app, errors
+from varsmooth.cli.options import check_picture
 from varsmooth.cli.output import OutputConsole, say
 from varsmooth.errors import InputError, nearest
 from varsmooth.report.corpus import corpus_statistics, statistics_tables
@@ -51,6 +52,7 @@ def stats(
     gamma: float = 0.2,
     json_: bool = False,
     plot: Path | None = None,
+    force: bool = False,
     data_dir: Path | None = None,
     min_count: int | None = None,
     max_words: int | None = None,
@@ -80,6 +82,8 @@ def stats(
         Print the figures as JSON.
     plot
         Also draw them into this PNG file (needs the `plot` extra).
+    force
+        Replace the picture where it exists.
     data_dir
         The folder that holds ptb/ and wikitext-2/, instead of the one named by `VARSMOOTH_DATA`.
     min_count
@@ -90,6 +94,8 @@ def stats(
     max_tokens
         Use only the first lines of train that fit into this many tokens, and the same share of the other splits.
     """
+    if plot is not None:
+        check_picture("--plot", plot, force=force)
     corpus = open_corpus(data, data_dir=data_dir, min_count=min_count, max_words=max_words, max_tokens=max_tokens)
     statistics = corpus_statistics(corpus, gamma)
     if plot is not None:

@@ -1,4 +1,4 @@
-"""What the values of options mean that several verbs have: numbers and names with commas between them, a page to write."""
+"""What the values of options mean that several verbs have: numbers and names with commas between them, files to write."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from varsmooth.errors import InputError
+from varsmooth.files import check_place
 from varsmooth.text.reading import exists
 
 Number = TypeVar("Number", int, float)
@@ -33,8 +34,20 @@ def check_page(flag: str, page: Path, *beside: Path, force: bool) -> None:
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{flag} {page}: the page is HTML; give it a name that ends in .html")
     for path in (page, *beside):
-        if not force and exists(path):
-            raise InputError(f"{path} exists already; choose another name with {flag}, or replace it with --force")
+        _check_file(flag, path, force=force)
+
+
+def check_picture(flag: str, picture: Path, *, force: bool) -> None:
+    """Refuse a name that is not one of PNG; without ``force`` also a picture that is there already."""
+    if picture.suffix.lower() != ".png":
+        raise InputError(f"{flag} {picture}: the picture is a PNG; give it a name that ends in .png")
+    _check_file(flag, picture, force=force)
+
+
+def _check_file(flag: str, path: Path, *, force: bool) -> None:
+    if not force and exists(path):
+        raise InputError(f"{path} exists already; choose another name with {flag}, or replace it with --force")
+    check_place(path, flag)
 
 
 def _parse(number: Callable[[str], Number], text: str | None, rule: str) -> list[Number]:

@@ -36,8 +36,6 @@ def corpus_picture(statistics: CorpusStatistics) -> bytes:
 
 def write_corpus_picture(path: Path | str, statistics: CorpusStatistics) -> None:
     """Write ``corpus_picture`` to a PNG file."""
-    if Path(path).suffix.lower() != ".png":
-        raise InputError(f"--plot {path}: the picture is a PNG; give it a name that ends in .png")
     picture = corpus_picture(statistics)
     try:
         write_atomically(Path(path), picture)
