@@ -16,7 +16,7 @@ from transformers.utils import logging
 from varsmooth.errors import InputError
 from varsmooth.evaluate import LanguageModel
 from varsmooth.evaluate.perplexity import check_temperature
-from varsmooth.files import UMASK, sync_folder
+from varsmooth.files import UMASK, check_place, sync_folder
 from varsmooth.hf.card import card
 from varsmooth.hf.modeling import VarsmoothForCausalLM
 from varsmooth.hf.tokenizer import tokenizer_of
@@ -64,6 +64,7 @@ def export(
     record = source.read_record()
     _check_finished(source.path, record)
     _check_target(target, force)
+    check_place(target, "folder")
     model = LanguageModel.load(run)
     chosen = predict or model.predict
     degree = _temperature(source.path, record, chosen, temperature)
