@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from hf_for_tests import some_run
 from networks_for_tests import some_ids
@@ -170,12 +171,33 @@ def test_runs_that_cannot_be_exported(copied, tmp_path):
     assert not target.exists()
 
 
-def test_nothing_is_left_where_writing_fails(run, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
+NO_SPACE = "No space left on device"
 
-    monkeypatch.setattr("varsmooth.hf.exporting.card", full)
-    with pytest.raises(InputError, match="No space left"):
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("card", OSError(28, NO_SPACE)),
+        (
+            "VarsmoothForCausalLM.save_pretrained",
+            SafetensorError(f"Error while serializing: I/O error: {NO_SPACE} (os error 28)"),
+        ),
+        ("tokenizer_of", Exception(f"{NO_SPACE} (os error 28)")),
+    ],
+)
+def test_nothing_is_left_where_writing_fails(run, tmp_path, monkeypatch, where, error):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr(f"varsmooth.hf.exporting.{where}", full)
+    with pytest.raises(InputError, match=f"model cannot be written: .*{NO_SPACE}"):
+        hf.export(run, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_wrong_with_the_program_is_not_laid_to_the_disk(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("varsmooth.hf.exporting.card", lambda *_, **__: {}["missing"])
+    with pytest.raises(KeyError):
         hf.export(run, tmp_path / "model")
     assert not list(tmp_path.iterdir())
 

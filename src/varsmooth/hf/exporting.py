@@ -128,8 +128,11 @@ def _staging(target: Path) -> Iterator[Path]:
         raise InputError(f"{target} cannot be written: {error.strerror or error}") from None
     try:
         yield staging
-    except OSError as error:
-        raise InputError(f"{target} cannot be written: {error.strerror or error}") from None
+    except Exception as error:
+        # Libraries in Rust do not raise OSError: safetensors has an exception of its own, tokenizers a bare one.
+        if not isinstance(error, OSError) and "(os error " not in str(error):
+            raise
+        raise InputError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
