@@ -203,7 +203,7 @@ def test_values_given_in_python_are_checked_too() -> None:
     ("content", "message"),
     [
         (b"[train]\nlr = \n", "not valid TOML: Invalid value (at line 2, column 6)"),
-        (b"[train]\nlr = '\xff'\n", "not UTF-8 at byte 14"),
+        (b"[train]\nlr = '\xff'\n", "not UTF-8 at byte 14, in line 2"),
         (b"[train]\nlr = 0.1\nlrr = 1\n", "unknown key 'train.lrr'; did you mean 'train.lr'?"),
         (b"[[train]]\nlr = 0.1\n", "train is a section with keys such as train.steps, got [{'lr': 0.1}]"),
         (b"name = 3", "name must be a string, got 3"),

@@ -86,7 +86,7 @@ def test_folders_that_are_no_runs_are_named(tmp_path: Path) -> None:
             load_run(tmp_path / name)
     write_record(tmp_path / "bytes", "")
     (tmp_path / "bytes" / "record.json").write_bytes(b"{\xff}")
-    with pytest.raises(InputError, match="not UTF-8 at byte 1"):
+    with pytest.raises(InputError, match="not UTF-8 at byte 1, in line 1"):
         load_run(tmp_path / "bytes")
 
 

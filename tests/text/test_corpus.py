@@ -137,8 +137,8 @@ def test_max_tokens_too_small(make_folder: MakeFolder) -> None:
     [
         (None, "data has no {split}.txt; a data folder holds train.txt, valid.txt, test.txt"),
         (b"", "{split}.txt is empty"),
-        (b"the \xff\n", "{split}.txt is not UTF-8 (0xff at byte 4)"),
-        (b"the\0cat\n", "{split}.txt holds binary data (a NUL byte at byte 3)"),
+        (b"the \xff\n", "{split}.txt is not UTF-8 (0xff at byte 4, in line 1)"),
+        (b"the\0cat\n", "{split}.txt holds binary data (a NUL byte at byte 3, in line 1)"),
         (b"\n", "{split}.txt holds a single token; a split needs at least two"),
     ],
 )

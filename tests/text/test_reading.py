@@ -49,7 +49,7 @@ def test_digest_is_that_of_the_file(tmp_path: Path) -> None:
 def test_reading_streams(tmp_path: Path) -> None:
     lines = read_lines(write(tmp_path, b"good\n" * 10_000 + b"\xff\n"))
     assert next(lines) == ["good"]
-    with pytest.raises(InputError, match="byte 50000"):
+    with pytest.raises(InputError, match="byte 50000, in line 10001"):
         list(lines)
 
 
@@ -58,11 +58,11 @@ def test_reading_streams(tmp_path: Path) -> None:
     [
         (b"", r"text\.txt is empty"),
         (codecs.BOM_UTF8, r"text\.txt is empty"),
-        (b"abc\nd\xe9f\n", r"text\.txt is not UTF-8 \(0xe9 at byte 5\)"),
-        (codecs.BOM_UTF8 + b"ab\xff", r"0xff at byte 5"),
-        (b"abc\ntruncated \xe6\x97", r"0xe6 at byte 14"),
-        (codecs.BOM_UTF16_LE + "hi".encode("utf-16-le"), r"binary data \(a NUL byte at byte 3\)"),
-        (b"\x7fELF\n\x02\0\0", r"binary data \(a NUL byte at byte 6\)"),
+        (b"abc\nd\xe9f\n", r"text\.txt is not UTF-8 \(0xe9 at byte 5, in line 2\); save"),
+        (codecs.BOM_UTF8 + b"ab\xff", r"0xff at byte 5, in line 1"),
+        (b"abc\ntruncated \xe6\x97", r"0xe6 at byte 14, in line 2"),
+        (codecs.BOM_UTF16_LE + "hi".encode("utf-16-le"), r"binary data \(a NUL byte at byte 3, in line 1\)"),
+        (b"\x7fELF\n\x02\0\0", r"binary data \(a NUL byte at byte 6, in line 2\)"),
     ],
 )
 def test_bad_bytes_are_named(tmp_path: Path, data: bytes, message: str) -> None:

@@ -135,7 +135,7 @@ def test_round_trip_of_a_word_like_a_byte_order_mark(tmp_path: Path) -> None:
         (b"a\n\n<eos>\n", r"vocab\.txt, line 2: 0 words where one belongs"),
         (b"a b\n<eos>\n", r"vocab\.txt, line 1: 2 words where one belongs"),
         (b"a\nb\n", r"vocab\.txt: there is no <eos> among the 2 words"),
-        (b"a\n\xff\n", r"vocab\.txt is not UTF-8 \(0xff at byte 2\)"),
+        (b"a\n\xff\n", r"vocab\.txt is not UTF-8 \(0xff at byte 2, in line 2\)"),
         (b"", r"vocab\.txt is empty"),
         (b"a\0\n", r"vocab\.txt holds binary data"),
     ],

@@ -61,7 +61,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}, in line {line}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return parse_toml(text, str(path))

@@ -190,7 +190,8 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}, in line {line}") from None
 
 
 def _parsed(text: str, source: str) -> Any:

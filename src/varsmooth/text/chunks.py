@@ -139,8 +139,9 @@ def changed(path: Path) -> InputError:
 def _complain(chunk: Chunk) -> None:
     """Say what is wrong with a chunk in the words that reading it line by line has for it."""
     with reading(chunk.path), chunk.path.open("rb") as file:
+        before = sum(file.read(min(CHUNK, chunk.start - place)).count(b"\n") for place in range(0, chunk.start, CHUNK))
         file.seek(chunk.start)
         raw = file.read(chunk.end - chunk.start)
-    for _ in decode_lines(io.BytesIO(raw), str(chunk.path), offset=chunk.start):
+    for _ in decode_lines(io.BytesIO(raw), str(chunk.path), offset=chunk.start, first=before + 1):
         pass
     raise changed(chunk.path)

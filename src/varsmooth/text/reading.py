@@ -60,13 +60,15 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
 
 
-def decode_lines(lines: Iterable[bytes], source: str, digest: Digest | None = None, offset: int = 0) -> Iterator[list[str]]:
-    """Yield the tokens of each raw line; errors name ``source``, in which the first line starts at ``offset``."""
+def decode_lines(
+    lines: Iterable[bytes], source: str, digest: Digest | None = None, offset: int = 0, first: int = 1
+) -> Iterator[list[str]]:
+    """Yield the tokens of each raw line; errors name ``source``, in which line ``first``, the first here, is at ``offset``."""
     empty = True
-    for raw in lines:
+    for number, raw in enumerate(lines, start=first):
         if digest is not None:
             digest.update(raw)
-        text = _decode(raw, offset, source)
+        text = _decode(raw, offset, number, source)
         offset += len(raw)
         if text:
             empty = False
@@ -79,13 +81,13 @@ def no_text(source: str) -> str:
     return f"{source} is empty; it must hold at least one line of text"
 
 
-def _decode(raw: bytes, offset: int, source: str) -> str:
+def _decode(raw: bytes, offset: int, line: int, source: str) -> str:
     if b"\0" in raw:
         place = offset + raw.index(b"\0")
-        raise InputError(f"{source} holds binary data (a NUL byte at byte {place}); it must be plain UTF-8 text")
+        raise InputError(f"{source} holds binary data (a NUL byte at byte {place}, in line {line}); it must be plain UTF-8 text")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         place, value = offset + error.start, raw[error.start]
-        raise InputError(f"{source} is not UTF-8 (0x{value:02x} at byte {place}); save it as UTF-8") from None
+        raise InputError(f"{source} is not UTF-8 (0x{value:02x} at byte {place}, in line {line}); save it as UTF-8") from None
     return text[1:] if offset == 0 and raw.startswith(codecs.BOM_UTF8) else text
