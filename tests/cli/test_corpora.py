@@ -112,7 +112,7 @@ def test_stats_of_a_data_set_by_name(run: Run, copies: Path, monkeypatch: pytest
         ({"train": b""}, ["train.txt", "empty"]),
         ({"test": b"caf\xe9\n"}, ["test.txt", "UTF-8", "3"]),
         ({"test": b"the \x00 cat\n"}, ["test.txt"]),
-        ({"test": b"\n"}, ["test.txt", "single token"]),
+        ({"test": b"\n \n"}, ["test.txt is empty; it must hold at least one line of text"]),
         ({"train": b"the cat sat on mat\n" * 2, "test": b"the dog\n"}, ["test.txt, line 1", "'dog'", "min_count=3"]),
     ],
 )

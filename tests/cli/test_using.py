@@ -244,8 +244,8 @@ def test_eval_measures_a_single_file(run: Run, trained: Path, tmp_path: Path) ->
         common = (*options, "--json")
         own, found = (json.loads(run("eval", trained, *data, *common)[1]) for data in ((), ("--data", path)))
         assert found == {**own, "split": "article.txt"}
-    path.write_text("\n")
-    refused(run("eval", trained, "--data", path), "article.txt", "single token")
+    path.write_text("\n \n")
+    refused(run("eval", trained, "--data", path), "article.txt is empty; it must hold at least one line of text")
 
 
 def test_eval_shows_a_table(run: Run, trained: Path) -> None:

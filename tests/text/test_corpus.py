@@ -127,6 +127,8 @@ def test_max_tokens_larger_than_the_text_changes_nothing(make_folder: MakeFolder
 def test_max_tokens_too_small(make_folder: MakeFolder) -> None:
     with pytest.raises(InputError, match=r"--max-tokens 3 leaves nothing .* has 4 tokens"):
         open_corpus(str(make_folder()), max_tokens=3)
+    with pytest.raises(InputError, match=r"train\.txt holds a single token"):
+        open_corpus(str(make_folder(train="\nthe cat\n")), max_tokens=1)
     with pytest.raises(InputError, match="--max-tokens must be at least 1"):
         open_corpus("synthetic", max_tokens=0)
 
@@ -139,7 +141,8 @@ def test_max_tokens_too_small(make_folder: MakeFolder) -> None:
         (b"", "{split}.txt is empty"),
         (b"the \xff\n", "{split}.txt is not UTF-8 (0xff at byte 4, in line 1)"),
         (b"the\0cat\n", "{split}.txt holds binary data (a NUL byte at byte 3, in line 1)"),
-        (b"\n", "{split}.txt holds a single token; a split needs at least two"),
+        (b"\n", "{split}.txt is empty; it must hold at least one line of text"),
+        (b"\n \t\n" * 9 + b" ", "{split}.txt is empty; it must hold at least one line of text"),
     ],
 )
 def test_bad_splits(make_folder: MakeFolder, split: str, data: bytes | None, message: str) -> None:
@@ -206,7 +209,7 @@ def test_synthetic_by_name() -> None:
     assert len(corpus.vocab) == 200
 
 
-TEXT = st.lists(st.lists(st.sampled_from("abcde"), max_size=5).map(" ".join), min_size=2, max_size=20)
+TEXT = st.lists(st.lists(st.sampled_from("abcde"), max_size=5).map(" ".join), min_size=2, max_size=20).filter(any)
 
 
 @given(TEXT, st.integers(1, 4), st.none() | st.integers(2, 8))

@@ -297,6 +297,7 @@ def test_what_is_mapped_never_reaches_the_file(make_folder: MakeFolder, own_cach
         ("test", b"the cat\n" * 30 + b"the\0cat\n"),
         ("test", b"the cat \xe6\x97"),
         ("test", b"\n"),
+        ("valid", b" \n" * 60 + b" "),
         ("train", b"cat mat sat the\n" * 30),
     ],
 )

@@ -139,7 +139,7 @@ def _number(sources: Mapping[str, Path], folder: Path, workers: int) -> tuple[di
     numbered = {}
     for split, path in sources.items():
         own = [next(parts) for _ in chunks[split]]
-        if not any(part.lines for part in own):
+        if all(part.tokens == part.lines for part in own):  # blank lines alone
             raise InputError(no_text(str(path)))
         numbered[split] = Numbered(str(path), own, sum(part.tokens for part in own))
         if signature(path) != before[split]:

@@ -61,7 +61,8 @@ class Options:
                 kept = max(split.end_of_whole_lines(int(share * split.tokens)), split.end_of_line_behind(2))
                 shorter[name] = split.first(kept)
         for split in shorter.values():
-            refuse_single_token(split)
+            if split.tokens < 2:
+                raise InputError(f"{split.source} holds a single token; a split needs at least two")
         return shorter
 
     def choose_vocab(self, splits: Mapping[str, Split]) -> tuple[Vocab, int]:
@@ -72,8 +73,3 @@ class Options:
             return self.vocab, rarest
         others = (word for name in ("valid", "test") for word in splits[name].count_words())
         return Vocab.covering(counts, others, self.min_count, self.max_words), rarest
-
-
-def refuse_single_token(split: Split) -> None:
-    if split.tokens < 2:
-        raise InputError(f"{split.source} holds a single token; a split needs at least two")

@@ -84,7 +84,9 @@ def no_text(source: str) -> str:
 def _decode(raw: bytes, offset: int, line: int, source: str) -> str:
     if b"\0" in raw:
         place = offset + raw.index(b"\0")
-        raise InputError(f"{source} holds binary data (a NUL byte at byte {place}, in line {line}); it must be plain UTF-8 text")
+        raise InputError(
+            f"{source} holds binary data (a NUL byte at byte {place}, in line {line}); it must be plain UTF-8 text"
+        )
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from varsmooth.errors import InputError, nearest
 from varsmooth.text.encoding import Request
 from varsmooth.text.mapped import open_mapped
 from varsmooth.text.named import DESCRIPTIONS
-from varsmooth.text.options import Options, refuse_single_token
+from varsmooth.text.options import Options
 from varsmooth.text.reading import exists, size_of
 from varsmooth.text.streams import Encoder, Lexicon, Stream
 from varsmooth.text.vocab import Vocab
@@ -121,7 +121,6 @@ def encode_file(path: Path, vocab: Vocab) -> torch.Tensor:
     """Return one text file as a stream of ids, ``<eos>`` after every line."""
     lexicon = Lexicon()
     stream = Stream.from_file(path, lexicon)
-    refuse_single_token(stream)
     return Encoder(lexicon, vocab, rarest=1).encode(stream)
 
 

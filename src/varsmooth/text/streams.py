@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from varsmooth.errors import InputError
-from varsmooth.text.reading import decode_lines, read_lines
+from varsmooth.text.reading import decode_lines, no_text, read_lines
 from varsmooth.text.vocab import EOS, UNK, Vocab
 
 Ids = npt.NDArray[np.int64]
@@ -42,14 +42,14 @@ class Stream:
     def from_file(cls, path: Path, lexicon: Lexicon) -> Stream:
         """Read a text file, adding its words to the lexicon."""
         digest = hashlib.sha256()
-        ids, line_ends = _number(read_lines(path, digest), lexicon)
+        ids, line_ends = _number(read_lines(path, digest), str(path), lexicon)
         return cls(str(path), ids, line_ends, digest.hexdigest(), lexicon)
 
     @classmethod
     def from_text(cls, text: str, source: str, lexicon: Lexicon) -> Stream:
         """Read a text in memory as if it were a file called ``source``."""
         raw = text.encode()
-        ids, line_ends = _number(decode_lines(io.BytesIO(raw), source), lexicon)
+        ids, line_ends = _number(decode_lines(io.BytesIO(raw), source), source, lexicon)
         return cls(source, ids, line_ends, hashlib.sha256(raw).hexdigest(), lexicon)
 
     @property
@@ -72,13 +72,15 @@ class Stream:
         return {word: count for word, count in zip(self.lexicon, counts, strict=True) if count}
 
 
-def _number(lines: Iterable[list[str]], lexicon: Lexicon) -> tuple[Ids, Ids]:
+def _number(lines: Iterable[list[str]], source: str, lexicon: Lexicon) -> tuple[Ids, Ids]:
     ids, line_ends = array("q"), array("q")
     number, eos = lexicon.__getitem__, lexicon[EOS]
     for tokens in lines:
         ids.extend(map(number, tokens))
         ids.append(eos)
         line_ends.append(len(ids))
+    if len(ids) == len(line_ends):  # blank lines alone
+        raise InputError(no_text(source))
     return np.frombuffer(ids, dtype=np.int64), np.frombuffer(line_ends, dtype=np.int64)
 
 
