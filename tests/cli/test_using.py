@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -181,7 +182,7 @@ def test_eval_prints_what_was_recorded(run: Run, trained: Path, predict: str) ->
             r for r in record["results"] if (r["split"], r["predict"], r["tuned_temperature"]) == (split, predict, False)
         )
         assert status == 0
-        assert found.keys() == {"split", "perplexity", "nll", "tokens", "predict", "temperature"}
+        assert found.keys() == {"split", "perplexity", "nll", "tokens", "unknown", "predict", "temperature"}
         assert found["perplexity"] == pytest.approx(recorded["perplexity"], rel=1e-6)
         assert found["perplexity"] == pytest.approx(math.exp(found["nll"]))
         assert found["tokens"] == recorded["tokens"] == (66 if split == "valid" else 88)
@@ -200,7 +201,7 @@ def test_eval_tunes_scales_on_valid_and_takes_two_numbers(run: Run, trained: Pat
     record = json.loads((trained / "record.json").read_text())
     (recorded,) = (r for r in record["results"] if (r["split"], r["predict"], r["tuned_temperature"]) == ("test", "mean", True))
     found = json.loads(run("eval", trained, "--scales", "auto", "--json")[1])
-    assert found.keys() == {"split", "perplexity", "nll", "tokens", "predict", "scale_of_context", "scale_of_bias"}
+    assert found.keys() == {"split", "perplexity", "nll", "tokens", "unknown", "predict", "scale_of_context", "scale_of_bias"}
     scales = recorded["scaled"]["context"], recorded["scaled"]["bias"]
     assert (found["scale_of_context"], found["scale_of_bias"]) == pytest.approx(scales, abs=0.01)
     given = json.loads(run("eval", trained, f"--scales={scales[0]},{scales[1]}", "--json")[1])
@@ -252,7 +253,16 @@ def test_eval_shows_a_table(run: Run, trained: Path) -> None:
     status, shown, _ = run("eval", trained)
     assert status == 0
     assert "perplexity" in shown
-    assert "88" in shown
+    assert re.search(r"tokens\W+88\W", shown)
+    assert re.search(r"unknown\W+4\W", shown)
+
+
+def test_eval_counts_unknown_words(run: Run, trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "article.txt"
+    path.write_text("The Cat sat on an <unk>\n")
+    assert json.loads(run("eval", trained, "--data", path, "--json")[1])["unknown"] == 4
+    path.write_text("the cat sat on the mat\n")
+    assert json.loads(run("eval", trained, "--data", path, "--json")[1])["unknown"] == 0
 
 
 def test_eval_refuses(run: Run, trained: Path, tmp_path: Path) -> None:
@@ -316,6 +326,18 @@ def test_generate_is_the_same_for_the_same_seed(run: Run, trained: Path) -> None
     assert first.startswith("the cat ")
     found = json.loads(run("generate", trained, "--prompt", "the cat", "--words", 8, "--seed", 1, "--json")[1])
     assert found["text"] == first.strip()
+    assert found["unknown"] == 0
+
+
+def test_generate_names_unknown_words_of_the_prompt(run: Run, trained: Path) -> None:
+    _, text, told = run("generate", trained, "--prompt", "Return the List.")
+    assert text.startswith("Return the List.")
+    assert told == "varsmooth: 2 of 3 words of the prompt are unknown to this run: Return, List.\n"
+    status, shown, told = run("generate", trained, "--prompt", "the a1 a2 a1 a3 a4 a5 a6", "--json")
+    assert (status, json.loads(shown)["unknown"]) == (0, 7)
+    assert told == "varsmooth: 7 of 8 words of the prompt are unknown to this run: a1, a2, a3, a4, a5, ...\n"
+    assert "1 of 2 words of the prompt is unknown to this run: [red]\n" in run("generate", trained, "--prompt", "the [red]")[2]
+    assert run("generate", trained, "--prompt", "the cat")[2] == ""
 
 
 @pytest.mark.parametrize(
@@ -323,6 +345,7 @@ def test_generate_is_the_same_for_the_same_seed(run: Run, trained: Path) -> None
     [
         (["--prompt", ""], "the prompt is empty"),
         (["--prompt", "  "], "the prompt is empty"),
+        (["--prompt", "\udcff\udcfe"], "--prompt must be text without NUL or undecodable bytes, got '\\udcff\\udcfe'"),
         (["--prompt", "the", "--words", "0"], "words must be at least 1"),
         (["--prompt", "the", "--temperature", "-1"], "temperature must be positive"),
         (["--prompt", "the", "--top-k", "-2"], "top_k must be 0"),
@@ -341,6 +364,8 @@ def test_words_that_a_closed_vocabulary_lacks_are_named(run: Run, tmp_path: Path
     out = tmp_path / "run"
     assert run("train", "--out", out, *settings("train.batch=2"), "--data", folder)[0] == 0
     refused(run("generate", out, "--prompt", "four"), "four")
+    assert json.loads(run("generate", out, "--prompt", "one two", "--json")[1])["unknown"] == 0
+    assert json.loads(run("eval", out, "--json")[1])["unknown"] == 0
     (tmp_path / "text.txt").write_text("one four\n")
     refused(run("score", out, tmp_path / "text.txt"), "four")
 

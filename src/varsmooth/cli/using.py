@@ -14,6 +14,7 @@ from rich.table import Table
 
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.output import OutputConsole
+from varsmooth.config import checked
 from varsmooth.config.sections import Device
 from varsmooth.errors import InputError
 from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample, Scales
@@ -28,6 +29,7 @@ from varsmooth.train.folder import RunFolder
 from varsmooth.train.record import record_or_empty, result_of
 
 Split = Literal["train", "valid", "test"]
+WORDS_NAMED = 5
 
 
 @app.command(name="eval")
@@ -47,6 +49,8 @@ def evaluate_run(
     json_: bool = False,
 ) -> None:
     """Measure the perplexity of a run's best model.
+
+    Words that the vocabulary lacks are read as `<unk>` and count as `unknown`.
 
     Examples:
 
@@ -104,11 +108,11 @@ def evaluate_run(
     ids = encode_file(Path(file), model.vocab) if file else getattr(corpus, split)
     count, kind = 20 if samples is None else samples, average or "arithmetic"
     found = model.evaluate(ids, rule, degree, batch=batch, samples=count, average=kind, seed=seed, scales=factors)
-    part = Path(file).name if file else split
+    figures = _figures(found, Path(file).name if file else split, model.count_unknown(ids))
     if json_:
-        print(json.dumps(_figures(found, part)))
+        print(json.dumps(figures))
     else:
-        OutputConsole().print(_table(found, part))
+        OutputConsole().print(_table(figures))
 
 
 @app.command
@@ -196,10 +200,13 @@ def generate(
     json_
         Print one JSON object.
     """
+    checked("--prompt", prompt, str)
     model = _load(run)
     factors = _recorded_scales(run, model, predict, scales)
     text = model.generate(prompt, words, temperature=temperature, top_k=top_k, seed=seed, predict=predict, scales=factors)
-    print(json.dumps({"prompt": prompt, "text": text, "seed": seed}) if json_ else text)
+    unknown = model.unknown(prompt.split())
+    _tell_of_unknown(unknown, len(prompt.split()))
+    print(json.dumps({"prompt": prompt, "text": text, "seed": seed, "unknown": len(unknown)}) if json_ else text)
 
 
 def _load(run: Path, device: str = "cpu") -> LanguageModel:
@@ -212,6 +219,14 @@ def _load(run: Path, device: str = "cpu") -> LanguageModel:
 def _tell_of_changes(run: Path, corpus: Corpus) -> None:
     if changed := changed_texts(record_or_empty(RunFolder(run)), corpus):
         errors.print(f"varsmooth: warning: the {changed[0]} text has changed since this run was trained")
+
+
+def _tell_of_unknown(unknown: list[str], words: int) -> None:
+    if unknown:
+        distinct = list(dict.fromkeys(unknown))
+        named = ", ".join(distinct[:WORDS_NAMED]) + (", ..." if len(distinct) > WORDS_NAMED else "")
+        are = "is" if len(unknown) == 1 else "are"
+        errors.print(f"varsmooth: {len(unknown)} of {words} words of the prompt {are} unknown to this run: {named}")
 
 
 def _corpus(model: LanguageModel, data: str | None) -> Corpus:
@@ -261,12 +276,13 @@ def _two_factors(scales: str | None) -> Scales | None:
     return Scales(context, bias)
 
 
-def _figures(found: Evaluation, split: str) -> dict[str, object]:
+def _figures(found: Evaluation, split: str, unknown: int) -> dict[str, object]:
     figures: dict[str, object] = {
         "split": split,
         "perplexity": for_json(found.perplexity),
         "nll": found.nll,
         "tokens": found.tokens,
+        "unknown": unknown,
         "predict": found.predict,
         "temperature": found.temperature,
     }
@@ -278,9 +294,9 @@ def _figures(found: Evaluation, split: str) -> dict[str, object]:
     return figures
 
 
-def _table(found: Evaluation, split: str) -> Table:
+def _table(figures: dict[str, object]) -> Table:
     table = Table("figure", "value", show_header=False)
-    for name, value in _figures(found, split).items():
+    for name, value in figures.items():
         table.add_row(
             name, f"{value:,.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
         )

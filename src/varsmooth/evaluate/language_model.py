@@ -143,8 +143,15 @@ class LanguageModel:
             ids = torch.tensor([*self.vocab.encode(words), self.vocab.eos_id])
             with torch.inference_mode():
                 scored = evaluate(self.network, ids, self.vocab.eos_id, predict=rule, tables=tables, scales=scales)
-            unknown = sum(word == UNK or word not in self.vocab for word in words)
-            yield LineScore(-scored.nll * scored.tokens, scored.tokens, unknown)
+            yield LineScore(-scored.nll * scored.tokens, scored.tokens, len(self.unknown(words)))
+
+    def unknown(self, words: Iterable[str]) -> list[str]:
+        """Return the words that are read as ``<unk>``."""
+        return [word for word in words if word == UNK or word not in self.vocab]
+
+    def count_unknown(self, ids: Tensor) -> int:
+        """Return how many tokens of a stream are ``<unk>``; none where the vocabulary is closed."""
+        return 0 if self.vocab.unk_id is None else int((ids == self.vocab.unk_id).sum())
 
     @torch.inference_mode()
     def generate(
