@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from torch import Tensor
 from decoder_measuring import measured
 from decoder_model import Decoder
 from decoder_records import ARMS, Trial, chosen, own, path_of, table, trials_of
-from varsmooth import Counts, Proposal, SmoothingHandle, open_corpus, smooth
+from varsmooth import Counts, InputError, Proposal, SmoothingHandle, open_corpus, smooth
 from varsmooth.bench.timing import Turns, ratio, stopwatch_for
 from varsmooth.files import write_atomically
 from varsmooth.text import Corpus
@@ -272,4 +273,8 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        print(f"decoder: {error}", file=sys.stderr)
+        sys.exit(2)

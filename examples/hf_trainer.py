@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 
 import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 
-from varsmooth import Counts, Proposal, open_corpus, smooth
+from varsmooth import Counts, InputError, Proposal, open_corpus, smooth
 from varsmooth.hf import SmoothingTrainer
 
 WINDOW = 64
@@ -64,4 +65,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        print(f"hf_trainer: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from varsmooth import Counts, Proposal, open_corpus, smooth
+from varsmooth import Counts, InputError, Proposal, open_corpus, smooth
 
 
 class Decoder(nn.Module):
@@ -80,4 +81,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        print(f"own_loop: {error}", file=sys.stderr)
+        sys.exit(2)

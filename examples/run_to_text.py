@@ -8,11 +8,13 @@ python examples/run_to_text.py runs/kn "return the" --to kn-model
 from __future__ import annotations
 
 import argparse
+import sys
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 import varsmooth.hf  # registers the model with the Auto classes
+from varsmooth import InputError
 
 
 def main() -> None:
@@ -44,4 +46,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        print(f"run_to_text: {error}", file=sys.stderr)
+        sys.exit(2)

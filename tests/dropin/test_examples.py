@@ -27,6 +27,31 @@ def test_there_is_a_test_for_each():
     assert tested == {path.name for path in EXAMPLES.glob("*.py")}
 
 
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("examples/own_loop.py", ["--data", "./nowhere"]),
+        ("examples/hf_trainer.py", ["--data", "./nowhere"]),
+        ("examples/run_to_text.py", ["./nowhere", "the", "--to", "model"]),
+        ("benchmarks/decoder.py", ["train", "--data", "./nowhere", "--out", "records"]),
+    ],
+)
+def test_what_is_not_there_gets_one_line(monkeypatch, capsys, tmp_path, script, arguments):
+    if script in ("examples/hf_trainer.py", "examples/run_to_text.py"):
+        pytest.importorskip("varsmooth.hf")
+    path = EXAMPLES.parent / script
+    monkeypatch.syspath_prepend(path.parent)
+    monkeypatch.setattr(sys, "argv", [path.name, *arguments])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(path), run_name="__main__")
+    told = capsys.readouterr().err
+    assert left.value.code == 2
+    assert told.startswith(f"{path.stem}: ")
+    assert "nowhere" in told
+    assert told.count("\n") == 1
+
+
 def test_own_loop(monkeypatch, capsys):
     example(monkeypatch, "own_loop.py", "--data", "synthetic", "--steps", "50", "--width", "16")
     steps = re.findall(r"step \d+: loss [\d.]+, perplexity of the mean ([\d.]+)", capsys.readouterr().out)
