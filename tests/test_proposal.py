@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from statistics_for_tests import FAILURE_RATE, chi_square_p
 from varsmooth.draws import DrawKey
+from varsmooth.errors import InputError
 from varsmooth.ops.noise import noise, noise_inputs
 from varsmooth.proposal import Proposal
 from varsmooth.text.counts import Counts
@@ -68,6 +69,13 @@ def test_what_cannot_be_spared_is_refused():
         Proposal.kneser_ney(COUNTS, 0.3).sparing(COUNTS, -1)
     with pytest.raises(ValueError, match="counts are of 6 words, the proposal of 5"):
         Proposal.blank(5, 0.1, 4).sparing(COUNTS, 1)
+
+
+def test_ids_in_place_of_counts_are_refused():
+    with pytest.raises(
+        InputError, match=r"counts must be Counts, as Counts\.from_ids\(ids, vocab_size\) makes them; got Tensor"
+    ):
+        Proposal.kneser_ney(torch.tensor([0, 1, 2]), 0.2)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

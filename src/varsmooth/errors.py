@@ -21,11 +21,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse a value that is not among the choices, with the nearest one as a hint."""
     known = list(choices)
     if value not in known:
-        raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")
+        hint = nearest(value, known) if isinstance(value, str) else ""
+        raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}{hint}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -140,6 +140,8 @@ def _checked_gamma(gamma: float) -> float:
 
 def _discount_rate(counts: Counts, gamma: float) -> Tensor:
     """gamma * distinct(i, .) / count(i), and 0 for a word that never occurs."""
+    if not isinstance(counts, Counts):
+        raise InputError(f"counts must be Counts, as Counts.from_ids(ids, vocab_size) makes them; got {type(counts).__name__}")
     gamma = _checked_gamma(gamma)
     return (gamma * counts.distinct_after.double() / counts.unigram.clamp(min=1)).float()
 

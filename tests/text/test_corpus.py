@@ -197,6 +197,11 @@ def test_unknown_name_suggests_the_nearest() -> None:
     assert "python, synthetic, ptb, wikitext-2" in str(caught.value)
 
 
+def test_what_is_no_name() -> None:
+    with pytest.raises(InputError, match="data must be the name of a data set or a folder, got int"):
+        open_corpus(3)  # type: ignore[arg-type]
+
+
 def test_a_folder_beside_us_needs_no_slash(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_folder().parent)
     assert open_corpus("data").name == "data"

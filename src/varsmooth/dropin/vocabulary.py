@@ -66,6 +66,8 @@ def without(proposal: Proposal, special: Iterable[int]) -> Proposal:
 
 def fitted(proposal: Proposal | None, rows: int, table: str, padding: int | None) -> tuple[Proposal | None, int]:
     """Return the proposal for a table of ``rows`` rows, and how many of these are padding, which no word stands for."""
+    if padding is not None and padding < 0:
+        raise InputError(f"padding must be at least 0, got {padding}")
     if proposal is None:
         return None, 0
     words = proposal.vocab_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, SupportsFloat, get_args
 
 import torch
 import torch.nn.functional as F
@@ -44,8 +44,8 @@ class EmbeddingPosterior:
         check_choice("granularity", granularity, get_args(Granularity))
         check_choice("scope", scope, get_args(Scope))
         check_choice("dropout_granularity", dropout_granularity, get_args(Granularity))
-        if not 0 <= dropout < 1:
-            raise InputError(f"dropout must be in [0, 1), got {dropout}")
+        if not isinstance(dropout, SupportsFloat) or not 0 <= dropout < 1:
+            raise InputError(f"dropout must be a number in [0, 1), got {dropout!r}")
         if not 0 <= variance < float("inf"):
             raise InputError(f"variance must be finite and at least 0, got {variance}")
         if weight.dim() != 2:

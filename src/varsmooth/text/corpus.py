@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 
 from varsmooth.errors import InputError, nearest
@@ -46,6 +47,8 @@ def open_corpus(
 
 def text_folder(data: str | Path, data_dir: Path | None = None) -> tuple[str | None, Path]:
     """Return the name, if it has one, and the folder of a data set that is read from files."""
+    if not isinstance(data, str | PathLike):
+        raise InputError(f"data must be the name of a data set or a folder, got {type(data).__name__}")
     name = str(data) if data in KNOWN else None
     return name, locate(name, data_dir) if name else _folder(data)
 
