@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +146,28 @@ def test_what_is_under_way_is_saved_and_comes_first_in_the_next_call(tmp_path: P
     ]
     assert outcome.out_of_time
     record = RunFolder(tmp_path / "f" / "run-1").read_record()
-    assert record["stopped_because"] == "time"
+    assert (record["stopped_because"], "signal" in record) == ("time", False)
     # The third could be begun first; the second is half done and is gone on with.
     again = resume_fleet(tmp_path / "f", QUIET, limit=TimeLimit(9 / 60, within=100))
     assert [record["status"] for record in again.records] == ["finished", "finished", "stopped"]
     assert not resume_fleet(tmp_path / "f", QUIET).out_of_time
     whole = start_fleet(trials[1:2], tmp_path / "whole", QUIET)
     assert whole.records[0]["results"] == again.records[1]["results"]
+
+
+def test_a_signal_is_not_taken_for_the_end_of_the_time(tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Trainer.step
+
+    def signalled(self: Trainer) -> Any:
+        if time.seconds == 110:  # in the turn of the second, at whose end the time is up and the first is yet to end
+            signal.raise_signal(signal.SIGTERM)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", signalled)
+    outcome = start_fleet(fleet(2, 10), tmp_path / "f", QUIET, at_once=2, limit=TimeLimit(10.5 / 60, within=100))
+    assert (outcome.signal, outcome.out_of_time) == (signal.SIGTERM, False)
+    ended = [(record["status"], record["stopped_because"], record["signal"]) for record in outcome.records]
+    assert ended == [("stopped", "signal", signal.SIGTERM)] * 2
 
 
 def test_a_run_that_has_only_to_be_evaluated_is_not_stopped(tmp_path: Path, time: Time) -> None:

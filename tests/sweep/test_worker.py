@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from sweeps_for_tests import board_of, outcomes, swept, tiny_study
+from sweeps_for_tests import board_of, outcomes, store_in, swept, tiny_study
 from varsmooth import Counts
 from varsmooth.config import load_config
 from varsmooth.errors import InputError
+from varsmooth.experiment import Reporting
 from varsmooth.recipe import load_recipe
-from varsmooth.sweep import FILE, Board, Store, summarize, write_winners
+from varsmooth.sweep import FILE, Board, Store, summarize, work, worker, write_winners
 from varsmooth.sweep import board as board_module
 from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.storage import StorageDownError
@@ -196,6 +199,38 @@ def test_a_hopeless_trial_is_given_up_with_its_state(pruner: dict[str, Any], tmp
     summary = summarize(board_of(study, tmp_path / "out"))
     assert summary.arms[0].used["pruned"] == 1
     assert summary.arms[0].used["steps"] == 16 + found["steps"]
+
+
+def test_what_is_said_of_a_trial_names_its_arm_and_that_it_was_given_up(tmp_path: Path) -> None:
+    space, said = {"train": {"lr": [0.03, 1e-9]}}, io.StringIO()
+    pruner = {"kind": "median", "startup_trials": 1}
+    study = tiny_study(tmp_path, pruner=pruner, space=space, arms=[{"recipe": "vanilla"}], budget={"steps": 16})
+    work(study, tmp_path / "out", store_in(tmp_path / "out"), Reporting(Console(file=said, width=200)))
+    assert "vanilla-trial-0000: step 2/16" in said.getvalue()
+    assert "vanilla-trial-0000: finished after 16 steps" in said.getvalue()
+    assert "vanilla-trial-0001: given up after" in said.getvalue()
+
+
+@pytest.mark.parametrize("said", [{}, {"stopped_because": "signal", "signal": 0}], ids=["now", "in older folders"])
+def test_a_trial_that_was_given_up_is_not_gone_on_with_where_its_worker_died_before_it_could_say_so(
+    said: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space, out = {"train": {"lr": [0.03, 1e-9]}}, tmp_path / "out"
+    pruner = {"kind": "median", "startup_trials": 1}
+    study = tiny_study(tmp_path, pruner=pruner, space=space, arms=[{"recipe": "vanilla"}], budget={"steps": 16})
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "marked_pruned", lambda *_: pytest.fail("the worker dies"))
+        with pytest.raises(pytest.fail.Exception, match="the worker dies"):
+            swept(study, out)
+    run = out / "vanilla" / "trial-0001"
+    left = record(run)
+    assert (left["status"], left["stopped_because"], "signal" in left) == ("stopped", "given up", False)
+    RunFolder(run).write_record({**left, **said})
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("a trial that was given up is trained again"))
+    swept(study, out)
+    assert outcomes(board_of(study, out)) == {"tiny/vanilla": {0: "COMPLETE", 1: "PRUNED"}}
+    found = record(run)
+    assert (found["status"], found["stopped_because"], "signal" in found) == ("pruned", "pruned", False)
 
 
 def test_a_trial_that_was_given_to_another_and_comes_back_is_not_taken_for_pruned(

@@ -17,7 +17,8 @@ from varsmooth.config import Config
 from varsmooth.experiment import Reporting, Session, new_run, start_run
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
-from varsmooth.train.loop import Interrupted, Interruptions, Outcome, fit
+from varsmooth.train.interruptions import Interrupted, Interruptions
+from varsmooth.train.loop import Outcome, Reason, fit
 from varsmooth.train.trainer import Trainer
 from varsmooth.train.writer import Writer
 
@@ -39,7 +40,7 @@ def fitted(
     config: Config,
     tmp_path: Path,
     perplexities: list[float],
-    interruptions: Interruptions | None = None,
+    reason_to_stop: Callable[[], Reason | None] = lambda: None,
     after_step: Callable[[Trainer], None] | None = None,
     ending: Callable[[RunFolder], None] | None = None,
 ) -> tuple[Trainer, Outcome, list[int], RunFolder]:
@@ -53,7 +54,7 @@ def fitted(
             validate=lambda: given(left.pop(0)),
             save_best=lambda: saved.append(trainer.progress.step),
             ending=lambda: ending and ending(folder),
-            interruptions=interruptions or Interruptions(),
+            reason_to_stop=reason_to_stop,
             display=Silent(),
         )
         while True:
@@ -69,7 +70,7 @@ def fitted(
 def test_early_stopping(tmp_path):
     config = tiny_config("vanilla", "train.steps=100", "train.eval_every=3", "train.patience=2", "train.save_every=1000")
     trainer, outcome, saved, folder = fitted(config, tmp_path, [9, 8, 8.5, 7, 7, 7.5, 1])
-    assert (outcome, trainer.progress.step, saved) == (Outcome("patience"), 18, [3, 6, 12])
+    assert (outcome, trainer.progress.step, saved) == ("patience", 18, [3, 6, 12])
     assert [line["step"] for line in folder.read_metrics()] == [3, 6, 9, 12, 15, 18]
     assert [line["best_perplexity"] for line in folder.read_metrics()] == [9, 8, 8, 7, 7, 7]
     assert [path.name for path in folder.state_paths()] == ["state-00000018.safetensors"]
@@ -88,7 +89,7 @@ def test_the_end_is_told_before_its_state_is_saved(tmp_path, patience, last):
 def test_without_patience_all_steps_are_taken_and_the_last_is_evaluated(tmp_path):
     config = tiny_config("vanilla", "train.steps=11", "train.eval_every=4", "train.save_every=5")
     trainer, outcome, saved, folder = fitted(config, tmp_path, [9, 10, 11])
-    assert (outcome, trainer.progress.step, saved) == (Outcome("steps"), 11, [4])
+    assert (outcome, trainer.progress.step, saved) == ("steps", 11, [4])
     assert [line["step"] for line in folder.read_metrics()] == [4, 8, 11]
     assert [path.name for path in folder.state_paths()] == ["state-00000011.safetensors", "state-00000010.safetensors"]
     assert folder.read_metrics()[1]["epoch"] == 8 / trainer.steps_per_epoch
@@ -108,8 +109,9 @@ def test_a_noted_signal_ends_training_before_another_step(tmp_path):
             signal.raise_signal(signal.SIGTERM)
 
     with interruptions:
-        trainer, outcome, _, folder = fitted(tiny_config("vanilla", "train.steps=9"), tmp_path, [5], interruptions, after_step)
-    assert (outcome, trainer.progress.step) == (Outcome("signal", signal.SIGTERM), 4)
+        config = tiny_config("vanilla", "train.steps=9")
+        trainer, outcome, _, folder = fitted(config, tmp_path, [5], lambda: interruptions.received, after_step)
+    assert (outcome, trainer.progress.step) == (signal.SIGTERM, 4)
     assert [path.name for path in folder.state_paths()] == ["state-00000004.safetensors"]
 
 

@@ -26,7 +26,7 @@ from processes_for_tests import PATIENCE, started, wait_until
 from varsmooth import Counts, DrawKey, InputError, LanguageModel
 from varsmooth.config import Config
 from varsmooth.experiment import Reporting, start_run
-from varsmooth.experiment.together import SharedInterruptions, validated
+from varsmooth.experiment.together import validated
 from varsmooth.text.batches import Windows
 from varsmooth.train.build import build_network, build_proposal, resolve_device
 from varsmooth.train.captured import Captured, way_to_step
@@ -138,12 +138,12 @@ def difference_found(trainer: Trainer) -> list[Any]:
 
 def steps_until_stopped(trainer: Trainer) -> list[Any]:
     """Send a signal to the last process alone, before its fourth step."""
-    with SharedInterruptions(trainer.ranks) as interruptions:
-        while interruptions.received is None and trainer.progress.step < STEPS:
+    with trainer.ranks.interruptions:
+        while trainer.ranks.signal is None and trainer.progress.step < STEPS:
             if trainer.ranks.rank == 1 and trainer.progress.step == 3:
                 signal.raise_signal(signal.SIGTERM)
             trainer.step()
-        return [trainer.progress.step, interruptions.received]
+        return [trainer.progress.step, trainer.ranks.signal]
 
 
 def run_config() -> Config:

@@ -19,7 +19,7 @@ from varsmooth.errors import InputError
 from varsmooth.sweep import Board, SweepEnd
 from varsmooth.text.chunks import default_workers
 from varsmooth.train.display import say
-from varsmooth.train.loop import Interruptions
+from varsmooth.train.interruptions import Interruptions
 
 LOOK = 2.0
 """Seconds between two looks at how many trials are through."""

@@ -2,12 +2,21 @@
 
 from varsmooth.experiment.failures import failure, record_unbuilt
 from varsmooth.experiment.run import Steps, advance, continued_run, new_run, resume_run, start_run
-from varsmooth.experiment.session import Corpora, Gauge, Reporting, Session, corpus_of, from_anywhere, lane_for, set_threads
+from varsmooth.experiment.session import (
+    Corpora,
+    Reporting,
+    RunControl,
+    Session,
+    corpus_of,
+    from_anywhere,
+    lane_for,
+    set_threads,
+)
 
 __all__ = [
     "Corpora",
-    "Gauge",
     "Reporting",
+    "RunControl",
     "Session",
     "Steps",
     "advance",

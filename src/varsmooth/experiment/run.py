@@ -22,7 +22,7 @@ from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
 from varsmooth.experiment.failures import NO_MEMORY, failure
 from varsmooth.experiment.opening import auto_config, finished_record, opening_record, refuse_changes
 from varsmooth.experiment.results import development_set, final_results
-from varsmooth.experiment.session import Reporting, Session, from_anywhere, lane_for, opened_session
+from varsmooth.experiment.session import Reporting, RunControl, Session, from_anywhere, lane_for, opened_session
 from varsmooth.experiment.spent import Spent
 from varsmooth.experiment.together import (
     folder_to_continue,
@@ -36,8 +36,9 @@ from varsmooth.train.build import build_untrained, resolve_device
 from varsmooth.train.checkpoint import load_latest_state
 from varsmooth.train.display import RunDisplay, say
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.interruptions import Interrupted, Interruptions
 from varsmooth.train.lane import Lane, settled
-from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions, Outcome, fit
+from varsmooth.train.loop import Outcome, fit
 from varsmooth.train.model_file import save_network
 from varsmooth.train.parallel import is_first
 from varsmooth.train.record import Record, record_or_empty
@@ -68,7 +69,7 @@ def resume_run(run: Path, reporting: Reporting) -> Record:
         return _exhausted(continued_run(run, session), lane_for(config), session.interruptions)
 
 
-def new_run(config: Config, out: Path, session: Session) -> Steps:
+def new_run(config: Config, out: Path, session: Session, control: RunControl | None = None) -> Steps:
     """A run that trains into the new folder ``out``; a configuration that cannot be built leaves no folder."""
     config, ranks = from_anywhere(config), session.ranks
     with ranks.first_here_goes_first():
@@ -80,10 +81,10 @@ def new_run(config: Config, out: Path, session: Session) -> Steps:
         folder.write(folder.auto_path, json.dumps(auto_config(config, corpus.vocab), indent=2).encode())
         if ranks.first:
             corpus.vocab.save(folder.vocab_path)
-        return (yield from _Run(folder, config, corpus, trainer, session).train())
+        return (yield from _Run(folder, config, corpus, trainer, session, control or RunControl()).train())
 
 
-def continued_run(run: Path, session: Session) -> Steps:
+def continued_run(run: Path, session: Session, control: RunControl | None = None) -> Steps:
     """A run that goes on where its last state left it; one that has finished gives way once and returns its record."""
     ranks = session.ranks
     with folder_to_continue(run, ranks) as folder:
@@ -104,7 +105,8 @@ def continued_run(run: Path, session: Session) -> Steps:
             trainer.restore(state.tensors, state.meta)
         refuse_differences(ranks, config, corpus, trainer)
         folder.truncate_metrics(trainer.progress.step)
-        return (yield from _Run(folder, config, corpus, trainer, session, Spent.of_record(record)).train())
+        spent = Spent.of_record(record)
+        return (yield from _Run(folder, config, corpus, trainer, session, control or RunControl(), spent).train())
 
 
 def advance(steps: Steps) -> Record | None:
@@ -141,6 +143,7 @@ class _Run:
     corpus: Corpus
     trainer: Trainer
     session: Session
+    control: RunControl
     before: Spent = field(default_factory=Spent)
     """by the sessions before this one"""
 
@@ -150,8 +153,8 @@ class _Run:
         self.opening = opening_record(self.config, self.corpus, self.trainer)
 
     def train(self) -> Steps:
-        """Train to the end, or to a signal, and return the record."""
-        self.session.gauge.progress = self.trainer.progress
+        """Train to the end, or to a reason to stop, and return the record."""
+        self.control.progress = self.trainer.progress
         self._record("running")
         yield
         try:
@@ -160,8 +163,8 @@ class _Run:
             self.session.ranks.leave()
             if not self.session.ranks.first:
                 return self._record("followed")
-            if outcome.signal is not None:
-                return self._stopped(outcome.signal)
+            if outcome not in ("steps", "patience"):
+                return self._stopped(outcome)
             results = yield from self._final_results()
         except Interrupted as interrupted:
             return self._stopped(interrupted.signal)
@@ -169,7 +172,7 @@ class _Run:
             with suppress(OSError, InputError):  # where a full disk is the reason, there may be no room to say so
                 self._record("failed", **failure(error))
             self._raise_told(error)
-        return self._record("finished", stopped_because=outcome.reason, results=results)
+        return self._record("finished", stopped_because=outcome, results=results)
 
     def _fit(self) -> Generator[None, None, Outcome]:
         trainer, config, ranks = self.trainer, self.config, self.session.ranks
@@ -185,20 +188,21 @@ class _Run:
                     validate=partial(validated, trainer, validate),
                     save_best=lambda: save_network(writer, trainer.network, config, self.corpus.vocab, trainer.progress.step),
                     ending=lambda: self._record("running"),
-                    interruptions=self.session.interruptions,
+                    reason_to_stop=lambda: self.control.stop or self.session.ranks.signal,
                     display=display,
                 )
             )
 
-    def _stopped(self, signal: int) -> Record:
-        because = "time" if signal == OUT_OF_TIME else "signal"
-        return self._record("stopped", stopped_because=because, signal=signal)
+    def _stopped(self, outcome: Outcome) -> Record:
+        if isinstance(outcome, int):
+            return self._record("stopped", stopped_because="signal", signal=outcome)
+        return self._record("stopped", stopped_because=outcome)
 
     def _display(self) -> RunDisplay:
         settings, folder_name = self.config.train, self.folder.path.name
         return RunDisplay(
             self.session.screen,
-            self.session.title or (folder_name if self.session.screen.shared else self.config.name or folder_name),
+            self.control.title or (folder_name if self.session.screen.shared else self.config.name or folder_name),
             settings.steps,
             self.first_step,
             settings.batch * settings.window,

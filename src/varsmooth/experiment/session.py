@@ -11,14 +11,14 @@ import torch
 from rich.console import Console
 
 from varsmooth.config import Config, DataConfig
-from varsmooth.experiment.together import SharedInterruptions
 from varsmooth.text import Corpus, Vocab, open_corpus
 from varsmooth.text.counts import Counts
 from varsmooth.text.named import DESCRIPTIONS
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
+from varsmooth.train.interruptions import Interruptions
 from varsmooth.train.lane import Lane
-from varsmooth.train.loop import Interruptions
+from varsmooth.train.loop import Reason
 from varsmooth.train.parallel import Ranks, joined
 from varsmooth.train.trainer import Progress
 
@@ -58,14 +58,15 @@ class Corpora:
 
 
 @dataclass
-class Gauge:
-    """How far a run has come, for whoever conducts it among others."""
+class RunControl:
+    """One run in the hands of whoever conducts it among others."""
 
+    title: str | None = None
+    """what it is called where others are shown beside it"""
+    stop: Reason | None = None
+    """why it should save its state and end before its last step; a signal to the process ends it in any case"""
     progress: Progress | None = None
-
-    @property
-    def step(self) -> int:
-        return 0 if self.progress is None else self.progress.step
+    """where it stands, once it is built"""
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,14 @@ class Session:
 
     screen: Screen
     tensorboard: bool = False
-    interruptions: Interruptions = field(default_factory=Interruptions)
     corpora: Corpora = field(default_factory=Corpora)
     ranks: Ranks = field(default_factory=Ranks)
     """the processes that train its run together; a fleet has none but this"""
-    title: str | None = None
-    """what a run is called where others are shown beside it"""
-    gauge: Gauge = field(default_factory=Gauge)
-    """of the run that it is given to; in a fleet each has its own"""
+
+    @property
+    def interruptions(self) -> Interruptions:
+        """The signals to this process."""
+        return self.ranks.interruptions
 
 
 @contextmanager
@@ -89,9 +90,8 @@ def opened_session(reporting: Reporting, device: torch.device) -> Iterator[Sessi
     """The session of a single run, which torchrun may have started in several processes: then only the first is heard."""
     with joined(device) as ranks:
         console = reporting.console if ranks.first else Console(quiet=True, force_terminal=False)
-        interruptions = SharedInterruptions(ranks) if ranks.joined else Interruptions()
         with Screen(console) as screen:
-            yield Session(screen, reporting.tensorboard and ranks.first, interruptions, ranks=ranks)
+            yield Session(screen, reporting.tensorboard and ranks.first, ranks=ranks)
 
 
 def corpus_of(config: Config, vocab: Vocab | None = None) -> Corpus:

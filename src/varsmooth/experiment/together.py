@@ -16,7 +16,6 @@ from varsmooth.config import Config, to_mapping
 from varsmooth.errors import InputError
 from varsmooth.text import Corpus
 from varsmooth.train.folder import RunFolder
-from varsmooth.train.loop import Interruptions
 from varsmooth.train.parallel import Ranks
 from varsmooth.train.trainer import Trainer
 from varsmooth.train.writer import Writer
@@ -53,22 +52,6 @@ class FollowingWriter(Writer):
 
     def state(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         del step, tensors, meta
-
-
-class SharedInterruptions(Interruptions):
-    """Notes signals as any process does; while others train along, one counts from the step at which all know of it."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
-        super().__init__()
-
-    @property
-    def received(self) -> int | None:
-        return self.ranks.agreed if self.ranks.joined else self.ranks.noted
-
-    @received.setter
-    def received(self, number: int | None) -> None:
-        self.ranks.noted = number
 
 
 def folder_to_create(out: Path, ranks: Ranks) -> RunFolder:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from varsmooth.experiment import (
-    Gauge,
+    RunControl,
     Session,
     Steps,
     advance,
@@ -22,37 +21,15 @@ from varsmooth.experiment import (
 )
 from varsmooth.fleet.trials import Trial
 from varsmooth.train.folder import RunFolder
+from varsmooth.train.interruptions import Interrupted
 from varsmooth.train.lane import Lane
-from varsmooth.train.loop import OUT_OF_TIME, Interrupted, Interruptions
+from varsmooth.train.loop import Reason
 from varsmooth.train.record import Record, readable_record
 
 TURN = 4
 """Steps that a run takes before it is the next one's turn."""
 NAP = 1e-4
 """Seconds to wait where every run has as much queued on the GPU as it may have."""
-ON_ITS_OWN = 0
-"""What stands for a signal in the record of a run that was stopped alone."""
-
-
-class Reins(Interruptions):
-    """One run's: it ends with a signal to the process, or alone."""
-
-    def __init__(self, process: Interruptions) -> None:
-        self._process = process
-        super().__init__()
-
-    @property
-    def received(self) -> int | None:
-        return self._process.received if self._own is None else self._own
-
-    @received.setter
-    def received(self, number: int | None) -> None:
-        self._own = number
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        with self._process.at_once():
-            yield
 
 
 @dataclass(frozen=True)
@@ -63,12 +40,15 @@ class Member:
     path: Path
     lane: Lane
     steps: Steps
-    reins: Reins
-    gauge: Gauge
+    control: RunControl
+
+    @property
+    def step(self) -> int:
+        return self.control.progress.step if self.control.progress else 0
 
     @property
     def steps_left(self) -> int:
-        return self.trial.config.train.steps - self.gauge.step
+        return self.trial.config.train.steps - self.step
 
 
 class Crew:
@@ -88,12 +68,10 @@ class Crew:
 
     def begin(self, trial: Trial, path: Path) -> bool:
         """Build a run, or go on with the one in ``path``; False where a signal arrives meanwhile, and it came to nothing."""
-        reins = Reins(self.session.interruptions)
-        gauge = Gauge()
-        session = replace(self.session, interruptions=reins, gauge=gauge, title=trial.name)
+        session, control = self.session, RunControl(trial.name)
         begun = RunFolder(path).config_path.is_file()
-        steps = continued_run(path, session) if begun else new_run(trial.config, path, session)
-        member = Member(trial, path, lane_for(trial.config, shares=self.at_once > 1), steps, reins, gauge)
+        steps = continued_run(path, session, control) if begun else new_run(trial.config, path, session, control)
+        member = Member(trial, path, lane_for(trial.config, shares=self.at_once > 1), steps, control)
         try:
             with self.session.interruptions.at_once(), member.lane.entered():
                 next(steps)
@@ -115,17 +93,19 @@ class Crew:
         if not any(moved):
             time.sleep(NAP)
 
-    def stop(self, name: str, number: int = ON_ITS_OWN) -> None:
-        """Have one run save its state and end, as after this signal."""
+    def stop(self, name: str, reason: Reason) -> None:
+        """Have one run save its state and end."""
         for member in self.members:
             if member.trial.name == name:
-                member.reins.received = number
+                member.control.stop = reason
 
     def stop_training(self) -> None:
         """Have every run save its state and end, but for those that only have to be evaluated."""
+        if self.stopping:
+            return
         for member in self.members:
-            if member.steps_left and member.reins.received is None:
-                member.reins.received = OUT_OF_TIME
+            if member.steps_left and member.control.stop is None:
+                member.control.stop = "time"
 
     def close(self) -> None:
         """Leave the runs that an error of this program left under way, if any; their last states stay."""
@@ -161,6 +141,6 @@ class Crew:
 
     def _end(self, trial: Trial, record: Record) -> None:
         about = f": {record['reason']}" if record["status"] == "failed" else f" after {record['steps']} steps"
-        status = "given up" if record.get("signal") == ON_ITS_OWN else record["status"]
+        status = "given up" if record.get("stopped_because") == "given up" else record["status"]
         self.session.screen.say(f"{trial.name}: {status}{about}")
         self.ended(trial, record)

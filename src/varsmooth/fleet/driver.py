@@ -156,15 +156,15 @@ class _Fleet:
             self.waiting.remove(trial)
             if not crew.begin(trial, self.path / trial.name):
                 self.waiting.insert(0, trial)
-            self.steps.update({member.trial.name: member.gauge.step for member in crew.members[-1:]})
+            self.steps.update({member.trial.name: member.step for member in crew.members[-1:]})
 
     def _look_at_progress(self) -> None:
         """Tell the clock how many steps were taken, and note which runs have only to be evaluated."""
         taken = 0
         for member in self.crew.members:
             name = member.trial.name
-            taken += member.gauge.step - self.steps[name]
-            self.steps[name] = member.gauge.step
+            taken += member.step - self.steps[name]
+            self.steps[name] = member.step
             if not member.steps_left:
                 self.trained.setdefault(name, time.monotonic())
         self.clock.stepped(taken)

@@ -9,7 +9,6 @@ from typing import Any
 
 from varsmooth.config import WHERE_AND_HOW, Config, flat_config, load_config, to_mapping
 from varsmooth.errors import InputError
-from varsmooth.fleet.crew import ON_ITS_OWN
 from varsmooth.sweep.ticket import REASON, STEPS, Ticket
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.record import Record
@@ -54,10 +53,15 @@ def refuse_other_settings(run: Path, found: Mapping[str, Any], wanted: Config, f
             raise InputError(f"{run}: was trained with {key} = {own!r}; the trial asked for {value!r}{fix}")
 
 
+def given_up(record: Record) -> bool:
+    """Whether the pruner stopped the run and nobody has come to say so in the record, as ``marked_pruned`` does."""
+    before_there_was_a_word = record.get("signal") == 0
+    return record.get("status") == "stopped" and (record.get("stopped_because") == "given up" or before_there_was_a_word)
+
+
 def ended_before(record: Record) -> bool:
     disk_full = record.get("stopped_because") == "disk full"
-    pruned = record.get("status") == "stopped" and record.get("signal") == ON_ITS_OWN
-    return pruned or (record.get("status") in ("finished", "failed", "pruned") and not disk_full)
+    return given_up(record) or (record.get("status") in ("finished", "failed", "pruned") and not disk_full)
 
 
 def marked_pruned(path: Path, record: Record) -> Record:

@@ -14,10 +14,10 @@ from varsmooth.errors import InputError
 from varsmooth.experiment import Corpora, Reporting, Session
 from varsmooth.files import write_atomically
 from varsmooth.fleet import Trial
-from varsmooth.fleet.crew import ON_ITS_OWN, Crew
+from varsmooth.fleet.crew import Crew
 from varsmooth.sweep.board import Board, beating, identity_of
 from varsmooth.sweep.claims import Claims
-from varsmooth.sweep.outcomes import curve_of, ended_before, marked_pruned, outcome_of, refuse_another_sweeps
+from varsmooth.sweep.outcomes import curve_of, ended_before, given_up, marked_pruned, outcome_of, refuse_another_sweeps
 from varsmooth.sweep.stage import winner
 from varsmooth.sweep.storage import StorageDownError, Store
 from varsmooth.sweep.study import Study
@@ -157,7 +157,7 @@ class _Worker:
             self.sizes[ticket.name] = size
             if ticket.stage.report(ticket, curve_of(folder)):
                 # One that was given to another is not given up: whoever claims its slot here goes on with it.
-                self.crew.stop(ticket.name, int(signal.SIGTERM) if ticket.lost else ON_ITS_OWN)
+                self.crew.stop(ticket.name, int(signal.SIGTERM) if ticket.lost else "given up")
 
     def _ended(self, trial: Trial, record: Record) -> None:
         """Tell what came of a run; one that a signal stopped, or a full disk, waits for the next worker."""
@@ -166,7 +166,7 @@ class _Worker:
         path = self._path(ticket)
         if record.get("stopped_because") == "disk full":
             raise InputError(str(record["reason"]))
-        if record["status"] == "stopped" and record.get("signal") == ON_ITS_OWN:
+        if given_up(record):
             record = marked_pruned(path, record)
         if not ticket.lost and (outcome := outcome_of(record)) is not None:
             ticket.stage.report(ticket, curve_of(RunFolder(path)))
@@ -200,7 +200,7 @@ class _Worker:
         """Have every run save its state: the database is away, and what was trained must not be lost."""
         self.board.store.waits = ()
         for member in self.crew.members:
-            member.reins.received = int(signal.SIGTERM)
+            member.control.stop = int(signal.SIGTERM)
         while self.crew.members:
             with suppress(StorageDownError):  # of one that ends just now; the next worker finds its record
                 self.crew.take_turns()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, TypeAlias
 
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import settled
@@ -15,8 +11,10 @@ from varsmooth.train.trainer import Trainer
 from varsmooth.train.writer import Writer
 
 Metrics = dict[str, Any]
-OUT_OF_TIME = -1
-"""What stands for a signal where a run is stopped because the time given to its process is up."""
+Reason: TypeAlias = Literal["time", "given up"] | int
+"""Why a run is stopped: the time of its process is up, it is given up, or a signal, by its number."""
+Outcome: TypeAlias = Literal["steps", "patience"] | Reason
+"""Why training ended: it has taken its steps, it has lost its patience, or it was stopped."""
 
 
 class Display(Protocol):
@@ -27,57 +25,6 @@ class Display(Protocol):
     def evaluated(self, metrics: Metrics) -> None: ...
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Why training ended: ``steps``, ``patience`` or ``signal``."""
-
-    reason: str
-    signal: int | None = None
-
-
-class Interrupted(Exception):  # noqa: N818, it is no error
-    """A signal arrived where it may stop the work at once."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = number
-
-
-class Interruptions:
-    """While active, SIGINT and SIGTERM are noted instead of obeyed, so that the step in progress can end and be saved."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._at_once = False
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """For work of which nothing is kept: a signal raises ``Interrupted`` where it arrives, and so does one noted before."""
-        self._at_once = True
-        try:
-            if self.received is not None:
-                raise Interrupted(self.received)
-            yield
-        finally:
-            self._at_once = False
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self.received = number
-        if self._at_once:
-            raise Interrupted(number)
-
-
 def fit(
     trainer: Trainer,
     folder: RunFolder,
@@ -86,28 +33,28 @@ def fit(
     validate: Callable[[], Generator[None, None, float]],
     save_best: Callable[[], None],
     ending: Callable[[], object],
-    interruptions: Interruptions,
+    reason_to_stop: Callable[[], Reason | None],
     display: Display,
 ) -> Generator[None, None, Outcome]:
-    """Train until the steps, the patience or a signal ends it, giving way after each step and wherever it would wait for a GPU.
+    """Train until steps, patience or a reason to stop end it, giving way after each step and wherever it would wait for a GPU.
 
     A state is saved at intervals, unless the one before it still waits for the disk, and at the end. Before that last one comes
     ``ending``: a run that is killed after it has no step left, when it is resumed, to measure its pace by.
     """
     settings, progress = trainer.settings, trainer.progress
     every = settings.eval_every or trainer.steps_per_epoch
-    outcome = Outcome("steps")
+    outcome: Outcome = "steps"
     while progress.step < settings.steps:
         if _out_of_patience(trainer):
-            outcome = Outcome("patience")
+            outcome = "patience"
             break
         trainer.step()
         display.stepped(progress.step)
         if progress.step % every == 0 or progress.step == settings.steps:
             display.evaluated((yield from _evaluate(trainer, folder, validate, save_best)))
         yield
-        if interruptions.received is not None:
-            outcome = Outcome("signal", interruptions.received)
+        if (reason := reason_to_stop()) is not None:
+            outcome = reason
             break
         last = progress.step == settings.steps or _out_of_patience(trainer)
         if progress.step % settings.save_every == 0 and not last and not writer.behind:

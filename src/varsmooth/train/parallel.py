@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from varsmooth.errors import InputError
+from varsmooth.train.interruptions import Interruptions
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -56,8 +57,8 @@ class Ranks:
     def __init__(self, rank: int = 0, size: int = 1, store: Store | None = None) -> None:
         self.rank = rank
         self.size = size
-        self.noted: int | None = None
-        """the signal that this process has received"""
+        self.interruptions = Interruptions()
+        """the signals to this process"""
         self.agreed: int | None = None
         """the signal that all of them know of, and stop for at the same step"""
         self._store = store
@@ -71,6 +72,11 @@ class Ranks:
     def joined(self) -> bool:
         """Whether there are others to wait for."""
         return self._store is not None
+
+    @property
+    def signal(self) -> int | None:
+        """The signal to end for: while others train along, one counts from the step at which all know of it."""
+        return self.agreed if self.joined else self.interruptions.received
 
     def columns(self, batch: int) -> range:
         """Return which columns of the whole batch are this process's."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from varsmooth.train.interruptions import SIGNALS
 from varsmooth.train.parallel import Ranks
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GPU_STEPS_PER_LOOK = 16
 """On a GPU a look at the signals waits for the device."""
 ALIGNED = 4
@@ -32,8 +31,8 @@ class Shares:
 
     def note_signal(self) -> None:
         """Put a signal that has arrived where the next step takes it to the others; to be called on the host."""
-        if self.ranks.noted is not None:
-            self._own_signals[SIGNALS.index(signal.Signals(self.ranks.noted))].fill_(1)
+        if (noted := self.ranks.interruptions.received) is not None:
+            self._own_signals[SIGNALS.index(noted)].fill_(1)
 
     def summed(self, nll: Tensor, gradients: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the sums over the processes, the gradients' until the next call; the host is not asked."""
