@@ -9,7 +9,7 @@ import pytest
 from varsmooth import InputError
 from varsmooth.config import to_mapping
 from varsmooth.fleet import Trial, read_trials, recipe_trials
-from varsmooth.fleet.trials import FleetFolder
+from varsmooth.fleet.trials import FLEET_FILE, read_list, write_list
 from varsmooth.recipe import load_recipe
 
 
@@ -120,9 +120,8 @@ def test_bad_recipes_are_refused(tmp_path: Path) -> None:
 def test_the_list_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = written(tmp_path, [{"recipe": "element-kneser-ney/small", "name": "größe-1", "set": {"train.lr": 1 / 3}}])
     trials = [*read_trials(path, []), *recipe_trials(["vanilla", "noising-blank"], [1, 2], [])]
-    with FleetFolder.create(tmp_path / "runs") as folder:
-        folder.write_trials(trials)
-        assert FleetFolder(tmp_path / "runs").read_trials() == trials
+    write_list(tmp_path, trials)
+    assert read_list(tmp_path) == trials
 
 
 def test_paths_hold_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,12 +147,11 @@ def test_paths_hold_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_damaged_list_is_refused(tmp_path: Path, content: str, word: str) -> None:
     (tmp_path / "fleet.json").write_text(content)
     with pytest.raises(InputError, match=word):
-        FleetFolder(tmp_path).read_trials()
+        read_list(tmp_path)
 
 
 def test_a_list_with_whole_configurations_does_not_depend_on_recipes(tmp_path: Path) -> None:
-    with FleetFolder.create(tmp_path / "runs") as folder:
-        folder.write_trials(recipe_trials(["vanilla"], [5], []))
-        (entry,) = json.loads(folder.config_path.read_text())["trials"]
+    write_list(tmp_path, recipe_trials(["vanilla"], [5], []))
+    (entry,) = json.loads((tmp_path / FLEET_FILE).read_text())["trials"]
     assert entry["config"]["train"]["seed"] == 5
     assert entry["config"]["dropout"] == to_mapping(load_recipe("vanilla"))["dropout"]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from varsmooth.errors import InputError
-from varsmooth.train.folder import DiskFullError, RunFolder, resume_command
+from varsmooth.train.folder import DiskFullError, RunFolder
+from varsmooth.train.folder_lock import resume_command
 
 HOLDER = """
 import sys

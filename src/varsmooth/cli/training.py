@@ -18,7 +18,7 @@ from varsmooth.experiment import Reporting, resume_run, start_run
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe
 from varsmooth.train.display import say
-from varsmooth.train.folder import resume_command
+from varsmooth.train.folder_lock import resume_command
 from varsmooth.train.parallel import processes
 from varsmooth.train.record import result_of
 

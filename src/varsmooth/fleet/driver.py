@@ -12,10 +12,11 @@ from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, Session
 from varsmooth.fleet.clock import Clock, TimeLimit
 from varsmooth.fleet.crew import Crew
-from varsmooth.fleet.trials import FleetFolder, Trial, spending
+from varsmooth.fleet.trials import FLEET_FILE, Trial, read_list, spending, write_list
 from varsmooth.train.build import resolve_device
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder, state_step
+from varsmooth.train.folder_lock import FolderLock
 from varsmooth.train.record import Record, readable_record
 
 AT_ONCE_ON_GPU, AT_ONCE_ON_CPU = 8, 1
@@ -53,9 +54,9 @@ def start_fleet(
 ) -> FleetOutcome:
     """Train every trial into a folder of its own in ``out``; the list is kept there, so that the fleet can be resumed."""
     number, _ = number_at_once([trial.config for trial in trials], at_once)
-    with FleetFolder.create(out) as folder:
-        folder.write_trials(trials)
-        return _train(folder, trials, reporting, number, limit, ended)
+    with FolderLock.on_new(out, FLEET_FILE):
+        write_list(out, trials)
+        return _train(out, trials, reporting, number, limit, ended)
 
 
 def resume_fleet(
@@ -71,12 +72,12 @@ def resume_fleet(
 
     ``instead`` takes the place of the list that is kept.
     """
-    with FleetFolder.open(out, lock=True) as folder:
+    with FolderLock.on_existing(out, FLEET_FILE):
         if instead is not None:
-            folder.write_trials(instead)
-        trials = folder.read_trials()
+            write_list(out, instead)
+        trials = read_list(out)
         number, _ = number_at_once([trial.config for trial in trials], at_once)
-        return _train(folder, trials, reporting, number, limit, ended)
+        return _train(out, trials, reporting, number, limit, ended)
 
 
 def number_at_once(configs: Sequence[Config], wanted: int | None) -> tuple[int, bool]:
@@ -88,7 +89,7 @@ def number_at_once(configs: Sequence[Config], wanted: int | None) -> tuple[int, 
 
 
 def _train(
-    folder: FleetFolder,
+    out: Path,
     trials: Sequence[Trial],
     reporting: Reporting,
     at_once: int,
@@ -97,8 +98,8 @@ def _train(
 ) -> FleetOutcome:
     with Screen(reporting.console, sum(trial.config.train.steps for trial in trials)) as screen:
         session = Session(screen, reporting.tensorboard)
-        with session.interruptions, spending(folder.path):
-            fleet = _Fleet(folder.path, trials, session, at_once, Clock(limit), ended)
+        with session.interruptions, spending(out):
+            fleet = _Fleet(out, trials, session, at_once, Clock(limit), ended)
             try:
                 fleet.train()
             finally:

@@ -16,7 +16,7 @@ from varsmooth.errors import InputError, nearest
 from varsmooth.experiment import from_anywhere
 from varsmooth.files import write_atomically
 from varsmooth.recipe import load_recipe
-from varsmooth.train.folder import RunFolder
+from varsmooth.train.folder import full_disk_named
 
 FLEET_FORMAT = "varsmooth.fleet.1"
 FLEET_FILE = "fleet.json"
@@ -34,30 +34,26 @@ class Trial:
     config: Config
 
 
-class FleetFolder(RunFolder):
-    """A folder of runs with the list of them; like a run's, it is locked by the process that works on it."""
+def write_list(path: Path, trials: Sequence[Trial]) -> None:
+    """Keep the list in the folder of a fleet, with each configuration in full: a recipe may change before it is resumed."""
+    listed = [{"name": trial.name, "config": to_mapping(trial.config)} for trial in trials]
+    text = json.dumps({"format": FLEET_FORMAT, "trials": listed}, indent=1, ensure_ascii=False, allow_nan=False)
+    with full_disk_named(path / FLEET_FILE):
+        write_atomically(path / FLEET_FILE, f"{text}\n".encode())
 
-    def __init__(self, path: Path | str) -> None:
-        super().__init__(path)
-        self.config_path = self.path / FLEET_FILE
 
-    def write_trials(self, trials: Sequence[Trial]) -> None:
-        """Write the list, with each configuration in full: a recipe may change before the fleet is resumed."""
-        listed = [{"name": trial.name, "config": to_mapping(trial.config)} for trial in trials]
-        text = json.dumps({"format": FLEET_FORMAT, "trials": listed}, indent=1, ensure_ascii=False, allow_nan=False)
-        self.write(self.config_path, f"{text}\n".encode())
-
-    def read_trials(self) -> list[Trial]:
-        """Read the list back."""
-        content = _parsed(self.config_path)
-        if not isinstance(content, dict) or content.get("format") != FLEET_FORMAT:
-            raise InputError(f"{self.config_path}: not the list of a fleet of this version ({FLEET_FORMAT!r})")
-        try:
-            pairs = [(entry["name"], dict(entry["config"])) for entry in content["trials"]]
-        except (KeyError, TypeError, ValueError):
-            raise InputError(f"{self.config_path}: not a list of trials, each with a name and a config") from None
-        trials = [Trial(name, config_from_mapping(config, f"{self.config_path}: {name!r}")) for name, config in pairs]
-        return _checked(trials, str(self.config_path))
+def read_list(path: Path) -> list[Trial]:
+    """Read the list back from the folder of a fleet."""
+    source = path / FLEET_FILE
+    content = _parsed(source)
+    if not isinstance(content, dict) or content.get("format") != FLEET_FORMAT:
+        raise InputError(f"{source}: not the list of a fleet of this version ({FLEET_FORMAT!r})")
+    try:
+        pairs = [(entry["name"], dict(entry["config"])) for entry in content["trials"]]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{source}: not a list of trials, each with a name and a config") from None
+    trials = [Trial(name, config_from_mapping(config, f"{source}: {name!r}")) for name, config in pairs]
+    return _checked(trials, str(source))
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from varsmooth.hf.card import card
 from varsmooth.hf.modeling import VarsmoothForCausalLM
 from varsmooth.hf.tokenizer import tokenizer_of
 from varsmooth.posterior import Predict
-from varsmooth.train.folder import RunFolder, resume_command
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.folder_lock import resume_command
 from varsmooth.train.model_file import refuse_without_model
 from varsmooth.train.record import result_of
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
-from varsmooth.train.folder import DiskFullError, RunFolder, state_step
+from varsmooth.train.folder import DiskFullError, RunFolder, full_disk_named, state_step
 from varsmooth.train.sealed import Snapshot, unsealed
 
 __all__ = [
@@ -107,7 +107,7 @@ def model_snapshot(tensors: Mapping[str, Tensor], meta: Mapping[str, Any], buffe
 
 def write_model(path: Path, snapshot: Snapshot) -> None:
     """Write the weights of a model."""
-    with RunFolder(path.parent).full_disk_named(path):
+    with full_disk_named(path):
         write_atomically(path, snapshot.sealed())
 
 

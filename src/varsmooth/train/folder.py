@@ -1,13 +1,11 @@
-"""A run's folder: its files, the lock that keeps a second process out, and its records."""
+"""A run's folder: its files and its records."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,19 +14,11 @@ from typing import Any, Self
 
 from varsmooth.errors import InputError
 from varsmooth.files import for_json, write_atomically
+from varsmooth.train.folder_lock import FolderLock, refuse_without, resume_command
 
 RECORD_FORMAT = "varsmooth.record.1"
-LOCK = ".lock"
+CONFIG = "config.toml"
 STATE_NAME = re.compile(r"state-(\d{8,})\.safetensors")
-LEFTOVER = re.compile(
-    r"\.((fleet|spent|config|record)\.json|config\.toml|vocab\.txt|metrics\.jsonl|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
-)
-"""A file that a killed process had not finished writing."""
-
-
-def resume_command(run: Path) -> str:
-    """Return the command that goes on with a run, to be pasted into a shell."""
-    return f"varsmooth train --resume {shlex.quote(str(run))}"
 
 
 class DiskFullError(InputError):
@@ -44,9 +34,9 @@ class DiskFullError(InputError):
 class RunFolder:
     """The files of one run; a process that writes them holds the folder's lock."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, lock: FolderLock | None = None) -> None:
         self.path = Path(path)
-        self.config_path = self.path / "config.toml"
+        self.config_path = self.path / CONFIG
         self.auto_path = self.path / "config.json"
         self.vocab_path = self.path / "vocab.txt"
         self.metrics_path = self.path / "metrics.jsonl"
@@ -55,43 +45,20 @@ class RunFolder:
         self.latest_path = self.path / ".latest"
         self.unreadable: set[Path] = set()
         """states found damaged by this process"""
-        self._lock: int | None = None
+        self._lock = lock
 
     @classmethod
     def create(cls, path: Path | str) -> Self:
         """Make the folder of a new run and lock it; a folder that holds anything is left as it is."""
-        folder = cls(path)
-        try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-            folder._refuse_contents()
-            folder._acquire()
-            folder._refuse_contents()  # again: another process may have been quicker
-            folder._remove_leftovers()
-        except (OSError, ValueError) as error:
-            folder.close()
-            if isinstance(error, InputError):
-                raise
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"the run folder {path} cannot be written: {reason}; choose another --out") from None
-        return folder
+        return cls(path, FolderLock.on_new(path, CONFIG))
 
     @classmethod
     def open(cls, path: Path | str, *, lock: bool = False) -> Self:
         """Open the folder of an existing run: to read, or with ``lock`` to continue it."""
-        folder = cls(path)
-        try:
-            folder.config_path.stat()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            told = f"{folder.config_path.name}: {reason}{folder._runs_inside()}"
-            raise InputError(f"{path} is not a run folder: {told}") from None
         if lock:
-            try:
-                folder._acquire()
-            except OSError as error:
-                raise InputError(f"the run folder {path} cannot be locked: {error.strerror or error}") from None
-            folder._remove_leftovers()
-        return folder
+            return cls(path, FolderLock.on_existing(path, CONFIG))
+        refuse_without(path, CONFIG)
+        return cls(path)
 
     def __enter__(self) -> Self:
         return self
@@ -102,20 +69,18 @@ class RunFolder:
     def close(self) -> None:
         """Release the lock."""
         if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            self._lock.close()
 
     def state_path(self, step: int) -> Path:
         return self.path / f"state-{step:08d}.safetensors"
 
     def state_paths(self) -> list[Path]:
         """Return the saved states, the newest first."""
-        found = [path for path in self.path.iterdir() if STATE_NAME.fullmatch(path.name)]
-        return sorted(found, key=state_step, reverse=True)
+        return _states_in(self.path)
 
     def write(self, path: Path, data: bytes | memoryview) -> None:
         """Write one of the run's files atomically; a full disk is a ``DiskFullError`` and leaves the old file."""
-        with self.full_disk_named(path):
+        with full_disk_named(path):
             write_atomically(path, data)
 
     def write_record(self, record: Mapping[str, Any]) -> None:
@@ -139,7 +104,7 @@ class RunFolder:
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Add one line to ``metrics.jsonl`` and see it to the disk; a line that does not fit is taken back."""
         line = json.dumps(for_json(metrics), allow_nan=False) + "\n"
-        with self.full_disk_named(self.metrics_path), self.metrics_path.open("ab", buffering=0) as file:
+        with full_disk_named(self.metrics_path), self.metrics_path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
                 if file.write(line.encode()) < len(line.encode()):
@@ -159,16 +124,6 @@ class RunFolder:
         if self.metrics_path.exists() and self.metrics_path.read_bytes() != kept:
             self.write(self.metrics_path, kept)
 
-    @contextmanager
-    def full_disk_named(self, path: Path) -> Iterator[None]:
-        """Turn the system's 'no space left' into a ``DiskFullError`` about ``path``."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise DiskFullError(path, next(iter(self.state_paths()), None)) from error
-
     def _metrics_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         try:
             lines = self.metrics_path.read_bytes().splitlines(keepends=True)
@@ -187,45 +142,6 @@ class RunFolder:
             raise InputError(f"{self.metrics_path}, line {number}: not an object with a whole number 'step'")
         return metrics
 
-    def _runs_inside(self) -> str:
-        """Name the runs that a folder holds which is none itself."""
-        try:
-            names = sorted(entry.name for entry in self.path.iterdir() if (entry / self.config_path.name).is_file())
-        except (OSError, ValueError):
-            return ""
-        return f"; it holds runs: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
-
-    def _refuse_contents(self) -> None:
-        if all(entry.name == LOCK or LEFTOVER.fullmatch(entry.name) for entry in self.path.iterdir()):
-            return
-        if self.config_path.exists():
-            raise InputError(
-                f"{self.path} already holds a run; continue it with: {resume_command(self.path)}, or choose another --out"
-            )
-        raise InputError(f"{self.path} is not empty; choose another --out, or to continue a run: varsmooth train --resume RUN")
-
-    def _acquire(self) -> None:
-        """Take the lock; the system drops it with the process, however that ends."""
-        handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        except BlockingIOError:
-            holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(handle)
-            raise InputError(f"{self.path} is in use by process {holder}; wait until it ends, or stop it") from None
-        except BaseException:
-            os.close(handle)
-            raise
-        self._lock = handle
-
-    def _remove_leftovers(self) -> None:
-        """Remove half-written files of a process that was killed; the lock says that nobody is writing them."""
-        for path in list(self.path.iterdir()):
-            if LEFTOVER.fullmatch(path.name):
-                path.unlink(missing_ok=True)
-
 
 def state_step(path: Path) -> int:
     """Return the step in a state file's name."""
@@ -233,3 +149,19 @@ def state_step(path: Path) -> int:
     if match is None:
         raise InputError(f"{path} is not named like a state file")
     return int(match[1])
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Turn the system's 'no space left' into a ``DiskFullError`` about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFullError(path, next(iter(_states_in(path.parent)), None)) from error
+
+
+def _states_in(folder: Path) -> list[Path]:
+    found = [path for path in folder.iterdir() if STATE_NAME.fullmatch(path.name)]
+    return sorted(found, key=state_step, reverse=True)

@@ -11,7 +11,8 @@ from varsmooth.proposal import Proposal
 from varsmooth.text.vocab import Vocab
 from varsmooth.train.build import build_network
 from varsmooth.train.checkpoint import check_tensors, load_model
-from varsmooth.train.folder import RunFolder, resume_command
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.folder_lock import resume_command
 from varsmooth.train.record import record_or_empty
 from varsmooth.train.writer import Writer
 from varsmooth.version import VERSION
