@@ -49,7 +49,6 @@ def fitted(
     with RunFolder.create(tmp_path / "run") as folder, Writer(folder) as writer:
         steps = fit(
             trainer,
-            folder,
             writer,
             validate=lambda: given(left.pop(0)),
             save_best=lambda: saved.append(trainer.progress.step),

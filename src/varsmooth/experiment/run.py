@@ -77,9 +77,9 @@ def new_run(config: Config, out: Path, session: Session, control: RunControl | N
     trainer = _trainer(config, corpus, session)
     refuse_differences(ranks, config, corpus, trainer)
     with folder_to_create(out, ranks) as folder:
-        folder.write(folder.config_path, to_toml(config).encode())
-        folder.write(folder.auto_path, json.dumps(auto_config(config, corpus.vocab), indent=2).encode())
         if ranks.first:
+            folder.write(folder.config_path, to_toml(config).encode())
+            folder.write(folder.auto_path, json.dumps(auto_config(config, corpus.vocab), indent=2).encode())
             corpus.vocab.save(folder.vocab_path)
         return (yield from _Run(folder, config, corpus, trainer, session, control or RunControl()).train())
 
@@ -104,7 +104,8 @@ def continued_run(run: Path, session: Session, control: RunControl | None = None
         if state is not None:
             trainer.restore(state.tensors, state.meta)
         refuse_differences(ranks, config, corpus, trainer)
-        folder.truncate_metrics(trainer.progress.step)
+        if ranks.first:
+            folder.truncate_metrics(trainer.progress.step)
         spent = Spent.of_record(record)
         return (yield from _Run(folder, config, corpus, trainer, session, control or RunControl(), spent).train())
 
@@ -183,7 +184,6 @@ class _Run:
             return (
                 yield from fit(
                     trainer,
-                    self.folder,
                     writer,
                     validate=partial(validated, trainer, validate),
                     save_best=lambda: save_network(writer, trainer.network, config, self.corpus.vocab, trainer.progress.step),
@@ -235,20 +235,21 @@ class _Run:
         raise error
 
     def _record(self, status: str, **outcome: Any) -> dict[str, Any]:
-        """Write the record as it stands, and return it as it was written."""
+        """Return the record as it stands, as it was written where this is the process that writes."""
         progress, settings = self.trainer.progress, self.config.train
         seconds = time.perf_counter() - self.began
         spent = self.before.plus(seconds, progress.step - self.first_step, self.training_seconds or seconds)
-        self.folder.write_record(
-            {
-                **self.opening,
-                "status": status,
-                "steps": progress.step,
-                **spent.figures(settings.batch * settings.window),
-                "best": {"step": progress.best_step, "valid_perplexity": progress.best_perplexity},
-                **outcome,
-            }
-        )
+        record = {
+            **self.opening,
+            "status": status,
+            "steps": progress.step,
+            **spent.figures(settings.batch * settings.window),
+            "best": {"step": progress.best_step, "valid_perplexity": progress.best_perplexity},
+            **outcome,
+        }
+        if not self.session.ranks.first:
+            return record
+        self.folder.write_record(record)
         return self.folder.read_record()
 
 

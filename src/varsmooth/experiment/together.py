@@ -1,12 +1,13 @@
 """A run of several processes: what the first does for all, and how the others follow it.
 
-All of them go through the same training loop. The others have a folder and a writer that write nothing, and learn from the
-first how an evaluation went, so that all decide alike.
+All of them go through the same training loop. The others write nothing, and learn from the first how an evaluation went, so
+that all decide alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,34 +19,16 @@ from varsmooth.text import Corpus
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.parallel import Ranks
 from varsmooth.train.trainer import Trainer
-from varsmooth.train.writer import Writer
+from varsmooth.train.writer import RunWriter, Writer
 from varsmooth.version import VERSION
 
 Perplexity = Generator[None, None, float]
 
 
-class FollowedFolder(RunFolder):
-    """The first process's folder as the others have it: they read it, and keep what they would write to themselves."""
-
-    def __init__(self, path: Path | str) -> None:
-        super().__init__(path)
-        self._record: dict[str, Any] = {}
-
-    def write(self, path: Path, data: bytes | memoryview) -> None:
-        del path, data
-
-    def write_record(self, record: Mapping[str, Any]) -> None:
-        self._record = dict(record)
-
-    def read_record(self) -> dict[str, Any]:
-        return self._record or super().read_record()
-
-    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
-        del metrics
-
-
-class FollowingWriter(Writer):
+class FollowingWriter:
     """Writes nothing."""
+
+    behind = False
 
     def model(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         del tensors, meta
@@ -53,19 +36,24 @@ class FollowingWriter(Writer):
     def state(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         del step, tensors, meta
 
+    def metrics(self, metrics: Mapping[str, Any]) -> None:
+        del metrics
+
+    def flush(self) -> None: ...
+
 
 def folder_to_create(out: Path, ranks: Ranks) -> RunFolder:
     """Make and lock the folder of a new run; only the first process does."""
-    return RunFolder.create(out) if ranks.first else FollowedFolder(out)
+    return RunFolder.create(out) if ranks.first else RunFolder(out)
 
 
 def folder_to_continue(run: Path, ranks: Ranks) -> RunFolder:
     """Open the folder of a run, which only the first process locks."""
-    return RunFolder.open(run, lock=True) if ranks.first else FollowedFolder.open(run)
+    return RunFolder.open(run, lock=ranks.first)
 
 
-def writer_for(folder: RunFolder, ranks: Ranks) -> Writer:
-    return Writer(folder) if ranks.first else FollowingWriter(folder)
+def writer_for(folder: RunFolder, ranks: Ranks) -> AbstractContextManager[RunWriter]:
+    return Writer(folder) if ranks.first else nullcontext(FollowingWriter())
 
 
 def refuse_differences(ranks: Ranks, config: Config, corpus: Corpus, trainer: Trainer) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Literal, Protocol, TypeAlias
 
-from varsmooth.train.folder import RunFolder
 from varsmooth.train.lane import settled
 from varsmooth.train.trainer import Trainer
-from varsmooth.train.writer import Writer
+from varsmooth.train.writer import RunWriter
 
 Metrics = dict[str, Any]
 Reason: TypeAlias = Literal["time", "given up"] | int
@@ -27,8 +26,7 @@ class Display(Protocol):
 
 def fit(
     trainer: Trainer,
-    folder: RunFolder,
-    writer: Writer,
+    writer: RunWriter,
     *,
     validate: Callable[[], Generator[None, None, float]],
     save_best: Callable[[], None],
@@ -51,7 +49,7 @@ def fit(
         trainer.step()
         display.stepped(progress.step)
         if progress.step % every == 0 or progress.step == settings.steps:
-            display.evaluated((yield from _evaluate(trainer, folder, validate, save_best)))
+            display.evaluated((yield from _evaluate(trainer, writer, validate, save_best)))
         yield
         if (reason := reason_to_stop()) is not None:
             outcome = reason
@@ -67,7 +65,7 @@ def fit(
 
 
 def _evaluate(
-    trainer: Trainer, folder: RunFolder, validate: Callable[[], Generator[None, None, float]], save_best: Callable[[], None]
+    trainer: Trainer, writer: RunWriter, validate: Callable[[], Generator[None, None, float]], save_best: Callable[[], None]
 ) -> Generator[None, None, Metrics]:
     """Evaluate (the averaged weights, where there are any), keep the best and write a line of metrics."""
     yield from settled(trainer.device)
@@ -89,7 +87,7 @@ def _evaluate(
         "valid_perplexity": perplexity,
         "best_perplexity": progress.best_perplexity,
     }
-    folder.append_metrics(metrics)
+    writer.metrics(metrics)
     return metrics
 
 
@@ -97,7 +95,7 @@ def _out_of_patience(trainer: Trainer) -> bool:
     return 0 < trainer.settings.patience <= trainer.progress.since_best
 
 
-def _save(trainer: Trainer, writer: Writer) -> Iterator[None]:
+def _save(trainer: Trainer, writer: RunWriter) -> Iterator[None]:
     yield from settled(trainer.device)
     trainer.check_finite()
     writer.state(trainer.progress.step, trainer.tensors(), trainer.meta())

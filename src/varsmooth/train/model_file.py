@@ -14,11 +14,11 @@ from varsmooth.train.checkpoint import check_tensors, load_model
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.folder_lock import resume_command
 from varsmooth.train.record import record_or_empty
-from varsmooth.train.writer import Writer
+from varsmooth.train.writer import RunWriter
 from varsmooth.version import VERSION
 
 
-def save_network(writer: Writer, network: RecurrentLanguageModel, config: Config, vocab: Vocab, step: int) -> None:
+def save_network(writer: RunWriter, network: RecurrentLanguageModel, config: Config, vocab: Vocab, step: int) -> None:
     """Have the weights written, and the proposal, which prediction by the mean needs."""
     writer.model(_tensors(network), {**_identity(config, vocab), "step": step, "version": VERSION})
 

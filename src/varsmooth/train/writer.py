@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
@@ -22,6 +22,25 @@ MODEL, STATE = "model", "state"
 class _Job:
     snapshot: Snapshot
     write: Callable[[Snapshot], None]
+
+
+class RunWriter(Protocol):
+    """Takes what a run keeps of itself as it trains."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether a state still waits: states come faster than the disk takes them, and the next may be left out."""
+        ...
+
+    def model(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None: ...
+
+    def state(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None: ...
+
+    def metrics(self, metrics: Mapping[str, Any]) -> None: ...
+
+    def flush(self) -> None:
+        """Wait until everything is on disk."""
+        ...
 
 
 class Writer:
@@ -58,7 +77,6 @@ class Writer:
 
     @property
     def behind(self) -> bool:
-        """Whether a state still waits: states come faster than the disk takes them, and the next may be left out."""
         return STATE in self._waiting
 
     def model(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -75,8 +93,11 @@ class Writer:
         job = _Job(state_snapshot(step, tensors, meta, self._buffer(STATE)), partial(write_state, self.folder, step))
         self._queue(STATE, job)
 
+    def metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Write a line of metrics here and now."""
+        self.folder.append_metrics(metrics)
+
     def flush(self) -> None:
-        """Wait until everything is on disk."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._writing)
         self._raise()
