@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from varsmooth.config import to_mapping
 from varsmooth.fleet import Trial, read_trials, recipe_trials
 from varsmooth.fleet.trials import FLEET_FILE, read_list, write_list
 from varsmooth.recipe import load_recipe
+from varsmooth.train.folder import DiskFullError
 
 
 def written(tmp_path: Path, content: Any) -> Path:
@@ -121,6 +124,18 @@ def test_the_list_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = written(tmp_path, [{"recipe": "element-kneser-ney/small", "name": "größe-1", "set": {"train.lr": 1 / 3}}])
     trials = [*read_trials(path, []), *recipe_trials(["vanilla", "noising-blank"], [1, 2], [])]
     write_list(tmp_path, trials)
+    assert read_list(tmp_path) == trials
+
+
+def test_a_full_disk_leaves_the_old_list_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    trials = recipe_trials(["vanilla"], [1, 2], [])
+    write_list(tmp_path, trials)
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(DiskFullError, match=rf"disk full while writing .*fleet\.json;.* varsmooth train --resume {tmp_path}"):
+        write_list(tmp_path, trials[:1])
     assert read_list(tmp_path) == trials
 
 
