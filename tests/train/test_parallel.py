@@ -25,11 +25,12 @@ from networks_for_tests import TINY, tiny_config, tiny_corpus
 from processes_for_tests import PATIENCE, started, wait_until
 from varsmooth import Counts, DrawKey, InputError, LanguageModel
 from varsmooth.config import Config
-from varsmooth.experiment import Reporting, start_run
+from varsmooth.experiment import Reporting, Session, continued_run, start_run
 from varsmooth.experiment.together import validated
 from varsmooth.text.batches import Windows
 from varsmooth.train.build import build_network, build_proposal, resolve_device
 from varsmooth.train.captured import Captured, way_to_step
+from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder, state_step
 from varsmooth.train.parallel import Ranks, is_first, joined, processes
 from varsmooth.train.shares import checksum
@@ -261,6 +262,19 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(together):
 def test_a_batch_that_cannot_be_shared_is_refused(together):
     assert "train.batch = 5 cannot be shared equally by 2 processes" in found(together, 1)["uneven"]
     assert found(together)["left"], "and a second run could be started in the same processes"
+
+
+def test_a_process_that_follows_leaves_the_folder_that_it_goes_on_with_as_it_is(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    start_run(tiny_config("vanilla", "train.steps=4", "data.max_tokens=400"), folder.path, QUIET)
+    folder.write_record({**folder.read_record(), "status": "running"})
+    folder.append_metrics({"step": 5})  # after the last state: the first process takes it back
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    with RunFolder.open(folder.path, lock=True):  # as the first process does
+        steps = continued_run(folder.path, Session(Screen(QUIET.console), ranks=Ranks(1, 2)))
+        next(steps)
+        steps.close()
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
 def test_a_run_of_two_processes_is_that_of_one(together, tmp_path):
