@@ -1,22 +1,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from cyclopts import App
 
-from varsmooth.cli import app, main
-
-
-def verbs(parent: App, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name in parent:
-        if not name.startswith("-"):
-            yield (*path, name)
-            yield from verbs(parent[name], (*path, name))
-
-
-VERBS = list(verbs(app))
+from commands_for_tests import VERBS
+from varsmooth.cli import main
 
 
 def test_the_loop_finds_the_verbs_and_their_own_verbs() -> None:

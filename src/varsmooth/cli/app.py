@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
-from typing import NoReturn
+from typing import NoReturn, get_args
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CoercionError, CycloptsError, Parameter
 from rich.console import Console
 
 from varsmooth.cli.output import OutputConsole, drop_output, open_streams
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value", console=OutputConsole())
     except CycloptsError as error:
-        _fail(str(error))
+        _fail(_complaint(error))
     except InputError as error:
         _fail(str(error))
     except (MemoryError, RuntimeError) as error:
@@ -62,6 +62,15 @@ def _flush_or_drop() -> None:
         sys.stdout.flush()
     except OSError:
         drop_output()
+
+
+def _complaint(error: CycloptsError) -> str:
+    """Say what is wrong with the arguments, without the names of Python's types."""
+    if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
+        for number, kind in ((int, "a whole number"), (float, "a number")):
+            if number in (error.target_type, *get_args(error.target_type)):
+                return f"{error.argument.name} must be {kind}, got {error.token.value!r}"
+    return str(error)
 
 
 def _fail(message: str) -> NoReturn:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from varsmooth.cli.app import BAD_INPUT, app, errors
-from varsmooth.cli.options import check_picture
+from varsmooth.cli.options import Whole, check_picture
 from varsmooth.cli.output import OutputConsole, say
 from varsmooth.errors import InputError, nearest
 from varsmooth.report.corpus import corpus_statistics, statistics_tables
@@ -54,9 +54,9 @@ def stats(
     plot: Path | None = None,
     force: bool = False,
     data_dir: Path | None = None,
-    min_count: int | None = None,
-    max_words: int | None = None,
-    max_tokens: int | None = None,
+    min_count: Whole | None = None,
+    max_words: Whole | None = None,
+    max_tokens: Whole | None = None,
 ) -> None:
     """Show what a corpus looks like to smoothing.
 
@@ -214,10 +214,10 @@ def prepare_(
     /,
     *,
     data_dir: Path | None = None,
-    min_count: int | None = None,
-    max_words: int | None = None,
-    max_tokens: int | None = None,
-    workers: int | None = None,
+    min_count: Whole | None = None,
+    max_words: Whole | None = None,
+    max_tokens: Whole | None = None,
+    workers: Whole | None = None,
     json_: bool = False,
 ) -> None:
     """Encode a large text ahead of training.

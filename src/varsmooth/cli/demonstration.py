@@ -6,12 +6,13 @@ import itertools
 from pathlib import Path
 
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.options import Whole
 from varsmooth.cli.output import lasting_console
 from varsmooth.demo import run_demo
 
 
 @app.command
-def demo(*, out: Path | None = None, seed: int = 1, steps: int | None = None) -> int:
+def demo(*, out: Path | None = None, seed: Whole = 1, steps: Whole | None = None) -> int:
     """Train three small models on the embedded corpus and compare them: about three minutes on two CPU cores.
 
     A plain model, one with Kneser-Ney smoothing and one with element-wise smoothing get the same text and the same number of

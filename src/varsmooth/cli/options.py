@@ -1,16 +1,27 @@
-"""What the values of options mean that several verbs have: numbers and names with commas between them, files to write."""
+"""What the values of options mean that several verbs have: whole numbers, lists with commas, files to write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from cyclopts import Parameter, Token
 
 from varsmooth.errors import InputError
 from varsmooth.files import check_place
 from varsmooth.text.reading import exists
 
 Number = TypeVar("Number", int, float)
+
+
+def _whole(_: type[int], tokens: Sequence[Token]) -> int:
+    (token,) = tokens
+    return int(token.value)
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+"""A whole number; of a plain int, cyclopts would round what is none."""
 
 
 def parse_whole_numbers(flag: str, text: str | None, example: str) -> list[int]:

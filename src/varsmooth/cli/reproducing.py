@@ -11,7 +11,7 @@ from pathlib import Path
 from varsmooth.bench import Plan
 from varsmooth.cli.app import FAILED, app, errors
 from varsmooth.cli.fleets import parse_limit
-from varsmooth.cli.options import parse_names, parse_numbers, parse_whole_numbers
+from varsmooth.cli.options import Whole, parse_names, parse_numbers, parse_whole_numbers
 from varsmooth.cli.output import lasting_console
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting
@@ -53,7 +53,7 @@ RESULTS = Path("results/reproduce")
 def reproduce(
     corpus: str,
     *,
-    size: int = 512,
+    size: Whole = 512,
     rows: str | None = None,
     seeds: str | None = None,
     setting: Setting = "paper",
@@ -62,11 +62,11 @@ def reproduce(
     points: str | None = None,
     all_: bool = False,
     choose_from: Path | None = None,
-    finalists: int | None = None,
+    finalists: Whole | None = None,
     out: Path | None = None,
     results: Path = RESULTS,
     data_dir: Path | None = None,
-    at_once: int | None = None,
+    at_once: Whole | None = None,
     minutes: float | None = None,
     within: float | None = None,
     dry_run: bool = False,

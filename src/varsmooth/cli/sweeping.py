@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 from varsmooth.cli.app import FAILED, app, errors
-from varsmooth.cli.options import check_page
+from varsmooth.cli.options import Whole, check_page
 from varsmooth.cli.output import OutputConsole, figure, lasting_console, say
 from varsmooth.cli.sweep_folder import opened_board, started_store
 from varsmooth.cli.sweep_processes import run_processes
@@ -46,13 +46,13 @@ def sweep(
     *,
     out: Path,
     storage: str | None = None,
-    at_once: int | None = None,
+    at_once: Whole | None = None,
     data: str | None = None,
     set_: list[str] | None = None,
     take_back: bool = False,
-    grace: int = GRACE,
+    grace: Whole = GRACE,
     json_: bool = False,
-    worker: Annotated[int | None, Parameter(show=False)] = None,
+    worker: Annotated[Whole | None, Parameter(show=False)] = None,
 ) -> int:
     """Tune several things within equal budgets, and keep what came of it.
 
@@ -107,7 +107,7 @@ def sweep(
 @sweep_app.command(name="ask")
 def ask_(
     study: str,
-    number: int = 1,
+    number: Whole = 1,
     *,
     out: Path,
     storage: str | None = None,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.fleets import parse_limit, parse_trials, report_fleet
+from varsmooth.cli.options import Whole
 from varsmooth.cli.output import lasting_console
 from varsmooth.config import override
 from varsmooth.errors import InputError
@@ -32,9 +33,9 @@ def train(
     data_dir: Path | None = None,
     out: Path | None = None,
     resume: Path | None = None,
-    seed: int | None = None,
+    seed: Whole | None = None,
     seeds: str | None = None,
-    at_once: int | None = None,
+    at_once: Whole | None = None,
     minutes: float | None = None,
     within: float | None = None,
     set_: list[str] | None = None,

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from varsmooth.cli.app import app, errors
+from varsmooth.cli.options import Whole
 from varsmooth.cli.output import OutputConsole
 from varsmooth.config import checked
 from varsmooth.config.sections import Device
@@ -38,12 +39,12 @@ def evaluate_run(
     *,
     split: Split = "test",
     predict: PredictOrSample | None = None,
-    samples: int | None = None,
+    samples: Whole | None = None,
     average: Average | None = None,
     temperature: str = "1",
     scales: str | None = None,
-    batch: int = 1,
-    seed: int = 0,
+    batch: Whole = 1,
+    seed: Whole = 0,
     data: str | None = None,
     device: Device = "auto",
     json_: bool = False,
@@ -163,10 +164,10 @@ def generate(
     run: Path,
     *,
     prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    words: int = 30,
+    words: Whole = 30,
     temperature: float = 1.0,
-    top_k: int = 0,
-    seed: int = 0,
+    top_k: Whole = 0,
+    seed: Whole = 0,
     predict: Predict | None = None,
     scales: str | None = None,
     json_: bool = False,
