@@ -33,7 +33,7 @@ def export(
     Examples:
 
         varsmooth export runs/kn --to hf kn-model
-        varsmooth export runs/kn --to hf kn-model --predict mean --temperature auto --force
+        varsmooth export runs/kn --to hf kn-model --temperature auto --force
 
     Parameters
     ----------

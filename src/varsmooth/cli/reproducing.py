@@ -84,11 +84,11 @@ def reproduce(
     Examples:
 
         varsmooth reproduce ptb --dry-run
-        varsmooth reproduce ptb --size 512 --rows vanilla,element-kneser-ney --seeds 1,2,3
+        varsmooth reproduce ptb --rows vanilla,element-kneser-ney --seeds 1,2,3
         varsmooth reproduce wikitext-2 --setting tuned
         varsmooth reproduce ptb --experiment gamma
         varsmooth reproduce wikitext-2 --experiment data-size --points 0.05,0.1
-        varsmooth reproduce wikitext-2 --experiment tuning-kind,512-tuned --minutes 9 --within 25
+        varsmooth reproduce wikitext-2 --experiment tuning-kind,512-tuned
         varsmooth reproduce ptb --size 1024 --minutes 9 --within 25
         varsmooth reproduce wikitext-2 --all --dry-run
         varsmooth reproduce ptb --setting tuned --choose-from sweeps/tuning

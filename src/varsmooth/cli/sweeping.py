@@ -64,7 +64,7 @@ def sweep(
 
         varsmooth sweep quick --out sweeps/quick
         varsmooth sweep my-study.toml --out sweeps/mine --at-once 4
-        varsmooth sweep paper-grid --out sweeps/grid --storage postgresql://me@host/sweeps
+        varsmooth sweep paper-grid --out grid --storage postgresql://me@host/sweeps
 
     Parameters
     ----------

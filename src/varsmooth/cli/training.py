@@ -54,10 +54,12 @@ def train(
 
     Examples:
 
-        varsmooth train --data python --recipe smoothing-kneser-ney/small --out runs/kn
-        varsmooth train --data my-text/ --recipe element-kneser-ney/small --out runs/mine --set train.lr=0.004
+        varsmooth train --recipe smoothing-kneser-ney/small --out runs/kn
+        varsmooth train --data my-text/ --recipe vanilla/small --out runs/mine
+        varsmooth train --recipe vanilla/small --out runs/slow --set train.lr=0.004
         varsmooth train --resume runs/mine
-        varsmooth train --fleet vanilla/ptb-512 element-kneser-ney/ptb-512 --seeds 1,2,3 --out runs/ptb
+        varsmooth train --fleet vanilla/small word-dropout/small --out runs/two
+        varsmooth train --fleet vanilla/ptb-512 --seeds 1,2,3 --out runs/ptb
         varsmooth train --fleet trials.json --out runs/trials
         varsmooth train --resume runs/trials
 

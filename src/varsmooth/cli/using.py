@@ -56,8 +56,8 @@ def evaluate_run(
     Examples:
 
         varsmooth eval runs/kn
-        varsmooth eval runs/kn --split valid --predict mean --temperature auto --json
-        varsmooth eval runs/kn --scales auto
+        varsmooth eval runs/kn --split valid --predict mean --temperature auto
+        varsmooth eval runs/kn --scales auto --json
         varsmooth eval runs/kn --predict sample --samples 20 --average geometric
         varsmooth eval runs/kn --data article.txt
 
@@ -176,8 +176,8 @@ def generate(
 
     Examples:
 
-        varsmooth generate runs/kn --prompt "return the" --words 20
-        varsmooth generate runs/kn --prompt "this method" --temperature 0.8 --top-k 40 --seed 3
+        varsmooth generate runs/kn --prompt "return the" --words 20 --top-k 40
+        varsmooth generate runs/kn --prompt "this method" --temperature 0.8 --seed 3
 
     Parameters
     ----------
