@@ -1,19 +1,20 @@
 """Variational smoothing for language models trained on little data."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from varsmooth.draws import DrawKey
-from varsmooth.errors import InputError
-from varsmooth.evaluate import LanguageModel, Scales
-from varsmooth.ops.noise import noise
-from varsmooth.posterior import EmbeddingPosterior, OutputLoss, output_loss
-from varsmooth.proposal import Proposal
-from varsmooth.text import Corpus, Vocab, open_corpus
-from varsmooth.text.counts import Counts
 from varsmooth.version import VERSION
 
 if TYPE_CHECKING:
+    from varsmooth.draws import DrawKey
     from varsmooth.dropin import SmoothingHandle, smooth, special_ids_of
+    from varsmooth.errors import InputError
+    from varsmooth.evaluate import LanguageModel, Scales
+    from varsmooth.ops.noise import noise
+    from varsmooth.posterior import EmbeddingPosterior, OutputLoss, output_loss
+    from varsmooth.proposal import Proposal
+    from varsmooth.text import Corpus, Vocab, open_corpus
+    from varsmooth.text.counts import Counts
 
 __version__ = VERSION
 __all__ = [
@@ -36,11 +37,22 @@ __all__ = [
     "special_ids_of",
 ]
 
+_MODULES = {
+    "draws": ["DrawKey"],
+    "dropin": ["SmoothingHandle", "smooth", "special_ids_of"],
+    "errors": ["InputError"],
+    "evaluate": ["LanguageModel", "Scales"],
+    "ops.noise": ["noise"],
+    "posterior": ["EmbeddingPosterior", "OutputLoss", "output_loss"],
+    "proposal": ["Proposal"],
+    "text": ["Corpus", "Vocab", "open_corpus"],
+    "text.counts": ["Counts"],
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Load the drop-in when it is first asked for: it needs torch's compiler, which doubles the time of an import."""
-    if name not in ("SmoothingHandle", "smooth", "special_ids_of"):
-        raise AttributeError(f"module 'varsmooth' has no attribute {name!r}")
-    from varsmooth import dropin
-
-    return getattr(dropin, name)
+    """Load a public name when it is first asked for: torch takes seconds, and the command line begins with this module."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"varsmooth.{module}"), name)
+    raise AttributeError(f"module 'varsmooth' has no attribute {name!r}")

@@ -1,33 +1,46 @@
-"""python -m varsmooth, and torchrun -m varsmooth train"""
+"""varsmooth, python -m varsmooth, and torchrun -m varsmooth train; the command line itself takes seconds to import"""
 
 import os
+import signal
 import sys
 import time
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
-
-from varsmooth.cli import main
-from varsmooth.cli.app import BAD_INPUT, errors
-from varsmooth.errors import InputError
-from varsmooth.train.parallel import is_first
 
 LATER = 5.0
 """Seconds that the first process has to complain: what is wrong for all it tells, and torchrun then ends the others."""
 
 
+def main() -> NoReturn:
+    """Run the command that this process was started with; Ctrl-C ends it also where it meets an import."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
+        # Not an exception, of which an import may make another one, or none.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+        import_module("varsmooth.cli")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run(sys.argv[1:])
+
+
 def run(arguments: list[str]) -> NoReturn:
     """Run one command; where torchrun has started several processes, the first speaks for all, if it can."""
+    from varsmooth import cli
+    from varsmooth.cli.app import BAD_INPUT, errors
+    from varsmooth.errors import InputError
+    from varsmooth.train.parallel import is_first
+
     try:
         first = is_first()
     except InputError as error:
-        _fail(str(error))
+        errors.print(f"varsmooth: {error}")
+        sys.exit(BAD_INPUT)
     if first:
-        main(arguments)
+        cli.main(arguments)
     status: object = 0
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), errors.capture() as complaint:
         try:
-            main(arguments)
+            cli.main(arguments)
         except SystemExit as leaving:
             status = leaving.code
     if status == BAD_INPUT:
@@ -36,10 +49,5 @@ def run(arguments: list[str]) -> NoReturn:
     raise SystemExit(status)
 
 
-def _fail(message: str) -> NoReturn:
-    errors.print(f"varsmooth: {message}")
-    sys.exit(BAD_INPUT)
-
-
 if __name__ == "__main__":
-    run(sys.argv[1:])
+    main()
