@@ -16,7 +16,7 @@ from varsmooth.evaluate.sampling import Average, columns_for, exhausted, sampled
 from varsmooth.model import RecurrentLanguageModel, Tables
 from varsmooth.posterior import Predict
 
-PredictOrSample = Predict | Literal["sample"]
+PredictOrSample = Literal[Predict, "sample"]
 
 
 @torch.inference_mode()
@@ -76,7 +76,7 @@ def best_temperature(
 
 
 def _check(predict: str, temperature: float, average: str, samples: int, scales: Scales | None) -> None:
-    check_choice("predict", predict, (*get_args(Predict), "sample"))
+    check_choice("predict", predict, get_args(PredictOrSample))
     check_choice("average", average, get_args(Average))
     check_temperature("temperature", temperature)
     check_scales(scales)
