@@ -16,6 +16,8 @@ from varsmooth.cli.output import open_streams, say
 
 FULL = Path("/dev/full")
 TRAINING = ["--data", "python", "--recipe", "vanilla/small", "--set", "model.hidden=8", "--set", "data.max_tokens=1500"]
+BUFFERED = {"PYTHONUNBUFFERED": ""}
+"""Whatever the one who runs the tests prefers."""
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 
 
@@ -51,15 +53,26 @@ def test_training_goes_on_when_the_disk_of_its_log_is_full(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("command", [["recipes"], ["recipes", "--json"]])
 def test_figures_that_nobody_reads_end_as_the_shell_expects(command: list[str]) -> None:
-    assert outcome(*command, close=True) == (128 + signal.SIGPIPE, "")
+    assert outcome(*command, close=True, env=BUFFERED) == (128 + signal.SIGPIPE, "")
 
 
 @needs_full
-def test_figures_that_cannot_be_written_are_told_of_in_one_line() -> None:
+@pytest.mark.parametrize("buffering", [BUFFERED, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("command", [["recipes"], ["recipes", "--json"]], ids=" ".join)
+def test_figures_that_cannot_be_written_are_told_of_in_one_line(command: list[str], buffering: dict[str, str]) -> None:
     with FULL.open("w") as full:
-        status, complaint = outcome("recipes", stdout=full)
+        assert outcome(*command, stdout=full, env=buffering) == (
+            2,
+            "varsmooth: standard output: No space left on device\n",
+        )
+
+
+@needs_full
+def test_a_complaint_is_told_where_figures_cannot_be_written(tmp_path: Path) -> None:
+    with FULL.open("w") as full:
+        status, complaint = outcome("data", "check", "ptb", "--json", "--data-dir", str(tmp_path), stdout=full, env=BUFFERED)
     assert (status, complaint.count("\n")) == (2, 1)
-    assert "No space left on device" in complaint
+    assert "are missing" in complaint
 
 
 @pytest.mark.parametrize("closed", ["stdin", "stdout"])

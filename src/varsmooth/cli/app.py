@@ -10,7 +10,7 @@ from typing import NoReturn, get_args
 from cyclopts import App, CoercionError, CycloptsError, Parameter
 from rich.console import Console
 
-from varsmooth.cli.output import OutputConsole, drop_output, open_streams
+from varsmooth.cli.output import OutputConsole, drop_output, named_output, open_streams
 from varsmooth.errors import InputError, is_out_of_memory
 from varsmooth.version import VERSION
 
@@ -35,7 +35,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
     open_streams()
     try:
-        status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value", console=OutputConsole())
+        with named_output():
+            status = app(
+                arguments, exit_on_error=False, print_error=False, result_action="return_value", console=OutputConsole()
+            )
     except CycloptsError as error:
         _fail(_complaint(error))
     except InputError as error:
@@ -49,19 +52,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         # What nobody foresaw: a disk that is full, a folder that cannot be written.
-        _flush_or_drop()
         _fail(f"{error.filename}: {error.strerror}" if error.filename else f"cannot be read or written: {error}")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    _flush_or_drop()
     sys.exit(status if isinstance(status, int) else 0)
-
-
-def _flush_or_drop() -> None:
-    try:
-        sys.stdout.flush()
-    except OSError:
-        drop_output()
 
 
 def _complaint(error: CycloptsError) -> str:
@@ -75,5 +69,9 @@ def _complaint(error: CycloptsError) -> str:
 
 def _fail(message: str) -> NoReturn:
     """Print one line and leave with status 2."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_output()
     errors.print("varsmooth: " + " ".join(message.split()))
     sys.exit(BAD_INPUT)

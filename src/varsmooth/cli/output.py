@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from io import TextIOWrapper
 from typing import Any, TextIO, cast
 
@@ -48,6 +50,32 @@ class Lasting:
         drop_output()
 
 
+class Named:
+    """A stream whose errors have its name, as those of a file have."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream, self._name = stream, name
+
+    def write(self, text: str) -> int:
+        with self._errors():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._errors():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._name
+            raise
+
+
 def open_streams() -> None:
     """Make standard input and output usable: one that was closed is empty, and characters that it cannot encode are escaped."""
     if sys.stdin is None:
@@ -56,6 +84,14 @@ def open_streams() -> None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def named_output() -> Iterator[None]:
+    """Have errors of standard output name it; in the end all of it is written."""
+    with redirect_stdout(cast(TextIO, Named(sys.stdout, "standard output"))):
+        yield
+        sys.stdout.flush()
 
 
 def lasting_console() -> Console:
