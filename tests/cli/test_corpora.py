@@ -130,9 +130,9 @@ def test_bad_text_gets_one_line(run: Run, folder: Path, changes: dict[str, bytes
         (["--gamma", "-0.1"], ["gamma", "-0.1"]),
         (["--gamma", "nan"], ["gamma", "nan"]),
         (["--gamma", "much"], ["--gamma", "much"]),
-        (["--min-count", "0"], ["--min-count"]),
-        (["--max-words", "1"], ["--max-words"]),
-        (["--max-tokens", "0"], ["--max-tokens"]),
+        (["--min-count", "0"], ["min_count must be at least 1"]),
+        (["--max-words", "1"], ["max_words must be at least 2"]),
+        (["--max-tokens", "0"], ["max_tokens must be at least 1"]),
         (["--plot", "picture.pdf"], ["--plot", ".png"]),
         (["--gama", "0.1"], ["--gama"]),
     ],
@@ -350,6 +350,6 @@ def test_bad_preparations_get_one_line(run: Run, large: Path, tmp_path: Path, mo
     refused(run("data", "prepare", "python"), "python is built in")
     refused(run("data", "prepare", tmp_path / "nowhere"), "there is no folder")
     refused(run("data", "prepare", large, "--workers", 0), "--workers must be at least 1, not 0")
-    refused(run("data", "prepare", large, "--min-count", -1), "--min-count")
+    refused(run("data", "prepare", large, "--min-count", -1), "min_count must be at least 1")
     monkeypatch.setenv("VARSMOOTH_CACHE", str(large / "train.txt"))
     refused(run("data", "prepare", large), "cannot be written", "VARSMOOTH_CACHE")

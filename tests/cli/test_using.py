@@ -110,6 +110,8 @@ def test_a_run_can_be_resumed_from_another_folder(
         (["--set", "model.hidden=1000000000"], ["out of memory", "model.hidden"]),
         (["--set", "model.layers=1000000000"], ["model.layers", "1000"]),
         (["--set", "train.threads=100000"], ["train.threads", "1024"]),
+        (["--set", "data.max_words=1"], ["varsmooth: max_words must be at least 2"]),
+        (["--set", "data.max_tokens=3"], ["varsmooth: max_tokens 3 leaves nothing to train on"]),
         (["--data", "nowhere-at-all"], ["nowhere-at-all"]),
         (["--steps", "3"], ["--steps"]),
     ],

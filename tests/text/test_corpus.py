@@ -125,11 +125,11 @@ def test_max_tokens_larger_than_the_text_changes_nothing(make_folder: MakeFolder
 
 
 def test_max_tokens_too_small(make_folder: MakeFolder) -> None:
-    with pytest.raises(InputError, match=r"--max-tokens 3 leaves nothing .* has 4 tokens"):
+    with pytest.raises(InputError, match=r"max_tokens 3 leaves nothing .* has 4 tokens"):
         open_corpus(str(make_folder()), max_tokens=3)
     with pytest.raises(InputError, match=r"train\.txt holds a single token"):
         open_corpus(str(make_folder(train="\nthe cat\n")), max_tokens=1)
-    with pytest.raises(InputError, match="--max-tokens must be at least 1"):
+    with pytest.raises(InputError, match="max_tokens must be at least 1"):
         open_corpus("synthetic", max_tokens=0)
 
 

@@ -339,7 +339,7 @@ def test_a_text_that_goes_or_changes_while_it_is_read(
 
 def test_a_limit_is_refused_before_anything_is_read(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "cut", None)
-    with pytest.raises(InputError, match="--min-count must be at least 1"):
+    with pytest.raises(InputError, match="min_count must be at least 1"):
         Corpus.from_folder(make_folder(), mapped=True, min_count=0)
 
 

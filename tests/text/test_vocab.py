@@ -58,7 +58,7 @@ def test_eos_is_always_there() -> None:
 
 @pytest.mark.parametrize("limits", [{"min_count": 0}, {"max_words": 1}])
 def test_limits_out_of_range(limits: dict[str, int]) -> None:
-    with pytest.raises(InputError, match=r"--m(in-count|ax-words) must be at least"):
+    with pytest.raises(InputError, match=r"^m(in_count|ax_words) must be at least"):
         Vocab.build(COUNTS, **limits)
 
 

@@ -33,7 +33,7 @@ def open_corpus(
     looked for (else ``$VARSMOOTH_DATA``); ``mapped`` is for files alone: what is built in stays in memory.
     """
     if max_tokens is not None and max_tokens < 1:
-        raise InputError(f"--max-tokens must be at least 1, not {max_tokens}")
+        raise InputError(f"max_tokens must be at least 1, not {max_tokens}")
     if data == "python":
         texts, count = python_texts(), MIN_COUNT if min_count is None else min_count
         return Corpus.from_texts(texts, name="python", min_count=count, max_words=max_words, vocab=vocab, max_tokens=max_tokens)

@@ -51,7 +51,7 @@ class Options:
             kept = train.end_of_whole_lines(self.max_tokens)
             if kept == 0:
                 raise InputError(
-                    f"--max-tokens {self.max_tokens} leaves nothing to train on: "
+                    f"max_tokens {self.max_tokens} leaves nothing to train on: "
                     f"the first line of {train.source} has {train.end_of_line_behind(1)} tokens"
                 )
             shorter["train"] = train.first(kept)

@@ -157,9 +157,9 @@ def _most_frequent_first(words: Iterable[str], counts: Mapping[str, int]) -> lis
 def check_limits(min_count: int | None, max_words: int | None) -> None:
     """Refuse limits that no vocabulary can have."""
     if min_count is not None and min_count < 1:
-        raise InputError(f"--min-count must be at least 1, not {min_count}")
+        raise InputError(f"min_count must be at least 1, not {min_count}")
     if max_words is not None and max_words < 2:
-        raise InputError(f"--max-words must be at least 2 ({EOS} and {UNK}), not {max_words}")
+        raise InputError(f"max_words must be at least 2 ({EOS} and {UNK}), not {max_words}")
 
 
 def _check_word(word: str) -> None:
