@@ -167,6 +167,9 @@ def test_what_cannot_be_said_in_json_is_null(run: Run, trained: Path) -> None:
 def test_draws_are_for_sampling_alone(run: Run, trained: Path) -> None:
     refused(run("eval", trained, "--samples", "3"), "--samples goes with --predict sample", "the mean")
     refused(run("eval", trained, "--average", "geometric"), "--average goes with --predict sample")
+    refused(run("eval", trained, "--seed", "-1"), "--seed goes with --predict sample")
+    refused(run("eval", trained, "--seed", "0", "--predict", "mode"), "--seed goes with --predict sample")
+    refused(run("eval", trained, "--seed", "-1", "--predict", "sample"), "seed must")
     refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples must be at least 1")
 
 
@@ -235,7 +238,7 @@ def test_eval_samples(run: Run, trained: Path) -> None:
     arithmetic, geometric = (json.loads(run(*common, "--average", a)[1]) for a in ("arithmetic", "geometric"))
     assert arithmetic["samples"] == 3
     assert arithmetic["perplexity"] < geometric["perplexity"]
-    assert json.loads(run(*common)[1]) == arithmetic
+    assert json.loads(run(*common)[1]) == json.loads(run(*common, "--seed", 0)[1]) == arithmetic
     assert json.loads(run(*common, "--seed", 5)[1])["perplexity"] != arithmetic["perplexity"]
 
 

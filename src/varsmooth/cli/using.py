@@ -44,7 +44,7 @@ def evaluate_run(
     temperature: str = "1",
     scales: str | None = None,
     batch: Whole = 1,
-    seed: Whole = 0,
+    seed: Whole | None = None,
     data: str | None = None,
     device: Device = "auto",
     json_: bool = False,
@@ -80,7 +80,7 @@ def evaluate_run(
         are best on valid. With little text they bring more than a temperature.
     batch
         Columns to cut the split into. 1 carries the state through the whole split, as published figures do; more is faster, and
-        each column then starts from a short context.
+        each column then starts from a short context. There are at most as many columns as tokens.
     seed
         Of the draws, with `--predict sample`.
     data
@@ -97,7 +97,7 @@ def evaluate_run(
         raise InputError("--scales takes the place of a temperature, and does not go with --temperature")
     model = _load(run, str(resolve_device(device)))
     rule = predict or model.predict
-    for flag, given in (("--samples", samples), ("--average", average)):
+    for flag, given in (("--samples", samples), ("--average", average), ("--seed", seed)):
         if given is not None and rule != "sample":
             raise InputError(f"{flag} goes with --predict sample, and this predicts by the {rule}")
     file = data if data is not None and Path(data).is_file() else None
@@ -108,7 +108,7 @@ def evaluate_run(
     degree, factors = _temperature(model, corpus, rule, temperature), _scales(model, corpus, rule, scales)
     ids = encode_file(Path(file), model.vocab) if file else getattr(corpus, split)
     count, kind = 20 if samples is None else samples, average or "arithmetic"
-    found = model.evaluate(ids, rule, degree, batch=batch, samples=count, average=kind, seed=seed, scales=factors)
+    found = model.evaluate(ids, rule, degree, batch=batch, samples=count, average=kind, seed=seed or 0, scales=factors)
     figures = _figures(found, Path(file).name if file else split, model.count_unknown(ids))
     if json_:
         print(json.dumps(figures))
