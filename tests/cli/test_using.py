@@ -212,6 +212,8 @@ def test_eval_tunes_scales_on_valid_and_takes_two_numbers(run: Run, trained: Pat
     given = json.loads(run("eval", trained, f"--scales={scales[0]},{scales[1]}", "--json")[1])
     assert given["perplexity"] == pytest.approx(recorded["scaled"]["perplexity"], rel=1e-6)
     assert "scale_of_bias" in run("eval", trained, "--scales", "0.5,-1")[1]
+    assert "-1.0" in run("eval", trained, "--scales", "-1,1")[1]
+    refused(run("eval", trained, "--scales", "--json"), "--scales takes two numbers")
 
 
 def test_score_and_generate_take_scales_from_the_record(run: Run, trained: Path, tmp_path: Path) -> None:
@@ -223,8 +225,10 @@ def test_score_and_generate_take_scales_from_the_record(run: Run, trained: Path,
     auto = run(*score, "--scales", "auto")
     assert auto == run(*score, "--scales", numbers)
     assert auto[1] != run(*score)[1]
+    assert run(*score, "--scales", "-1,1") == run(*score, "--scales=-1,1") != run(*score)
     generate = ("generate", trained, "--prompt", "the", "--predict", "mode", "--seed", 1)
     assert run(*generate, "--scales", "auto") == run(*generate, "--scales", numbers)
+    assert run(*generate, "--scales", "-1,1")[0] == 0
     assert run(*generate, "--scales", "50,50") == run(*generate, "--temperature", 0.02) != run(*generate)
     shutil.copytree(trained, tmp_path / "older")
     for entry in record["results"]:
@@ -284,7 +288,7 @@ def test_eval_refuses(run: Run, trained: Path, tmp_path: Path) -> None:
     refused(run("eval", trained, "--scales", "auto", "--predict", "sample"), "--scales auto goes with")
     refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples")
     refused(run("eval", trained, "--batch", "0"), "--batch")
-    refused(run("eval", trained, "--predict", "median"), "median")
+    refused(run("eval", trained, "--predict", "median"), "median", '"mode", "mean", "mean-input", "sample"')
 
 
 def test_score_writes_a_json_line_per_line(run: Run, trained: Path, tmp_path: Path) -> None:
@@ -354,6 +358,7 @@ def test_generate_names_unknown_words_of_the_prompt(run: Run, trained: Path) -> 
         (["--prompt", "the", "--words", "0"], "words must be at least 1"),
         (["--prompt", "the", "--temperature", "-1"], "temperature must be positive"),
         (["--prompt", "the", "--top-k", "-2"], "top_k must be 0"),
+        (["--prompt", "the", "cat", "sat"], "unexpected: 'cat', 'sat'; put quotes around a value that holds spaces"),
         ([], "--prompt"),
     ],
 )

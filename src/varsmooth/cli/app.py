@@ -7,7 +7,7 @@ import sys
 import warnings
 from typing import NoReturn, get_args
 
-from cyclopts import App, CoercionError, CycloptsError, Parameter
+from cyclopts import App, CoercionError, CycloptsError, Parameter, UnusedCliTokensError
 from rich.console import Console
 
 from varsmooth.cli.output import OutputConsole, drop_output, named_output, open_streams
@@ -64,6 +64,9 @@ def _complaint(error: CycloptsError) -> str:
         for number, kind in ((int, "a whole number"), (float, "a number")):
             if number in (error.target_type, *get_args(error.target_type)):
                 return f"{error.argument.name} must be {kind}, got {error.token.value!r}"
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        unused = ", ".join(map(repr, error.unused_tokens))
+        return f"unexpected: {unused}; put quotes around a value that holds spaces, or leave this out"
     return str(error)
 
 

@@ -31,6 +31,8 @@ from varsmooth.train.record import record_or_empty, result_of
 
 Split = Literal["train", "valid", "test"]
 WORDS_NAMED = 5
+Factors = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+"""Two numbers with a comma between them, of which the first may be negative, or auto."""
 
 
 @app.command(name="eval")
@@ -42,7 +44,7 @@ def evaluate_run(
     samples: Whole | None = None,
     average: Average | None = None,
     temperature: str = "1",
-    scales: str | None = None,
+    scales: Factors = None,
     batch: Whole = 1,
     seed: Whole | None = None,
     data: str | None = None,
@@ -82,7 +84,7 @@ def evaluate_run(
         Columns to cut the split into. 1 carries the state through the whole split, as published figures do; more is faster, and
         each column then starts from a short context. There are at most as many columns as tokens.
     seed
-        Of the draws, with `--predict sample`.
+        Of the draws, with `--predict sample`; 0 unless given.
     data
         Another data set or folder than the run's own, or a single text file, encoded with the run's vocabulary. All of a file
         is measured, whatever --split says, and `auto` is tuned on the run's own valid.
@@ -122,7 +124,7 @@ def score(
     file: Annotated[Path, Parameter(allow_leading_hyphen=True)] = Path("-"),
     *,
     predict: Predict | None = None,
-    scales: str | None = None,
+    scales: Factors = None,
 ) -> None:
     """Score each line of a text: one JSON object per line, as soon as the line is read.
 
@@ -169,7 +171,7 @@ def generate(
     top_k: Whole = 0,
     seed: Whole = 0,
     predict: Predict | None = None,
-    scales: str | None = None,
+    scales: Factors = None,
     json_: bool = False,
 ) -> None:
     """Continue a prompt until the line ends or enough words are written.
