@@ -56,7 +56,7 @@ def test_values_that_are_not_finite_stay_out_of_the_curve(make_run: MakeRun) -> 
         (record("vanilla", 1) | {"seed": True}, "seed must be a whole number"),
         (record("vanilla", 1) | {"recipe": None}, "recipe must be text"),
         (record("vanilla", 1, config=[1]), "config must be an object"),
-        (record("vanilla", 1, best={"valid_perplexity": "low"}), "best.valid_perplexity must be a number"),
+        (record("vanilla", 1, best={"step": 1, "valid_perplexity": "low"}), "best.valid_perplexity must be a number"),
         (record("vanilla", 1, results=[{"split": "test"}]), "object with a perplexity"),
     ],
 )

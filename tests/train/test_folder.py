@@ -165,9 +165,33 @@ def test_record_round_trip(folder: RunFolder) -> None:
     assert folder.read_record() == {"format": "varsmooth.record.1", **expected}
 
 
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"data": [1]}, "data must be an object, got [1]"),
+        ({"data": {"checksums": 3}}, "data.checksums must be an object, got 3"),
+        ({"results": 3}, "results must be a list, got 3"),
+        ({"results": [1]}, "every entry of results must be an object, got 1"),
+        ({"best": {"step": "x"}}, "best.step must be a whole number, got 'x'"),
+        ({"best": {"step": 1, "valid_perplexity": "low"}}, "best.valid_perplexity must be a number, got 'low'"),
+        ({"status": "finished", "results": []}, "best.step must be a whole number, got None"),
+        ({"status": "finished", "best": {"step": 1}, "results": None}, "results must be a list, got None"),
+        ({"versions": "3"}, "versions must be an object, got '3'"),
+        ({"parameters": "x"}, "parameters must be a whole number, got 'x'"),
+    ],
+)
+def test_a_record_in_which_something_is_not_what_it_should_be_is_refused(
+    folder: RunFolder, changed: dict[str, object], complaint: str
+) -> None:
+    folder.write_record({"status": "running", **changed})
+    with pytest.raises(InputError) as caught:
+        folder.read_record()
+    assert str(caught.value) == f"{folder.record_path}: {complaint}"
+
+
 def test_what_is_not_finite_becomes_null(folder: RunFolder) -> None:
-    folder.write_record({"best": [float("inf"), {"x": float("nan")}, (1.0, -float("inf"))]})
-    assert folder.read_record()["best"] == [None, {"x": None}, [1.0, None]]
+    folder.write_record({"figures": [float("inf"), {"x": float("nan")}, (1.0, -float("inf"))]})
+    assert folder.read_record()["figures"] == [None, {"x": None}, [1.0, None]]
     folder.append_metrics({"step": 1, "grad_norm": float("nan")})
     assert folder.metrics_path.read_text() == '{"step": 1, "grad_norm": null}\n'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,8 @@ from varsmooth.config import WHERE_AND_HOW, flat_config
 from varsmooth.errors import InputError
 from varsmooth.train.folder import RECORD_FORMAT, RunFolder
 from varsmooth.train.record import full_config
+from varsmooth.train.record_shape import check_shape
 
-SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "recipe": ((str,), "text"),
-    "status": ((str,), "text"),
-    "seed": ((int,), "a whole number"),
-    "parameters": ((int,), "a whole number"),
-    "data": ((dict,), "an object"),
-    "data.tokens": ((dict,), "an object"),
-    "config": ((dict,), "an object"),
-    "best": ((dict,), "an object"),
-    "best.valid_perplexity": ((int, float), "a number"),
-    "seconds": ((int, float), "a number"),
-    "results": ((list,), "a list"),
-    "versions": ((dict,), "an object"),
-    "hardware": ((dict,), "an object"),
-}
 REQUIRED = ("recipe", "status", "seed")
 NOT_COMPARED = WHERE_AND_HOW | {"name", "train.seed"}
 """Settings in which runs of one group may differ; the recipe is known by the record."""
@@ -156,16 +142,11 @@ def _read_record(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict) or record.get("format") != RECORD_FORMAT:
         found = record.get("format") if isinstance(record, dict) else None
         raise InputError(f"{path}: not a record of a run (format {found!r}, expected {RECORD_FORMAT!r})")
-    for name, (kinds, wanted) in SHAPES.items():
-        value = _at(record, name)
-        if value is None and name not in REQUIRED:
-            continue
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise InputError(f"{path}: {name} must be {wanted}, got {value!r:.80}")
+    check_shape(record, path, REQUIRED)
     for entry in record.get("results") or []:
-        if isinstance(entry, dict) and "perplexity" in entry and entry["perplexity"] is None:
+        if "perplexity" in entry and entry["perplexity"] is None:
             entry["perplexity"] = math.inf  # as which JSON has nothing else
-        if not isinstance(entry, dict) or not _is_number(entry.get("perplexity")):
+        if not _is_number(entry.get("perplexity")):
             raise InputError(f"{path}: every entry of results must be an object with a perplexity, got {entry!r:.80}")
     return record
 
@@ -203,13 +184,6 @@ def _parsed(text: str, source: str) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _at(record: Mapping[str, Any], name: str) -> Any:
-    value: Any = record
-    for key in name.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _fingerprint(run: RunSummary) -> list[Any]:

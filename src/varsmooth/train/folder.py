@@ -15,6 +15,7 @@ from typing import Any, Self
 from varsmooth.errors import InputError
 from varsmooth.files import for_json, write_atomically
 from varsmooth.train.folder_lock import FolderLock, refuse_without, resume_command
+from varsmooth.train.record_shape import check_shape
 
 RECORD_FORMAT = "varsmooth.record.1"
 CONFIG = "config.toml"
@@ -89,7 +90,7 @@ class RunFolder:
         self.write(self.record_path, f"{text}\n".encode())
 
     def read_record(self) -> dict[str, Any]:
-        """Read ``record.json`` and check its format."""
+        """Read ``record.json`` and check what it holds."""
         try:
             record = json.loads(self.record_path.read_bytes())
         except OSError as error:
@@ -99,6 +100,7 @@ class RunFolder:
         if not isinstance(record, dict) or record.get("format") != RECORD_FORMAT:
             found = record.get("format") if isinstance(record, dict) else None
             raise InputError(f"{self.record_path}: not a record of this version (format {found!r}, expected {RECORD_FORMAT!r})")
+        check_shape(record, self.record_path)
         return record
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
