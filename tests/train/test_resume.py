@@ -26,7 +26,9 @@ from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder, state_step
 from varsmooth.train.trainer import Trainer
 
-STEPS = 150
+STEPS = 400
+LAST_KILL = STEPS - 200
+"""The saved step from which a run is killed at once: it must not end by itself before."""
 SETTINGS = (
     *TINY,
     f"train.steps={STEPS}",
@@ -107,14 +109,15 @@ def holds_the_lock(run: Path, running: subprocess.Popen[str]) -> bool:
 
 
 def kill(run: Path, moment: int | str) -> None:
-    """Start or continue the run and kill it a little after its start, its lock, or a saved step."""
+    """Start or continue the run and kill it a little after its start, its lock, or a saved step, long before its end."""
     arguments = resume_arguments(run) if (run / "config.toml").exists() else start_arguments(run)
     with command(arguments) as running:
         if moment == "lock":
             wait_until(lambda: holds_the_lock(run, running), running)
         elif moment != "start":
             wait_until(lambda: saved_step(run) >= int(moment), running)
-        time.sleep(random.uniform(0, {"start": 1.0, "lock": 0.5}.get(str(moment), 0.05)))
+        late = time.monotonic() + random.uniform(0, {"start": 1.0, "lock": 0.5}.get(str(moment), 0.05))
+        wait_until(lambda: time.monotonic() >= late or saved_step(run) >= LAST_KILL, running)
         running.send_signal(signal.SIGKILL)
         running.wait(timeout=PATIENCE)
         assert running.returncode == -signal.SIGKILL
@@ -131,7 +134,7 @@ def test_a_run_killed_three_times_ends_as_one_never_stopped(whole, tmp_path):
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_ends_as_one_never_stopped(whole, tmp_path):
     run = tmp_path / "run"
-    moments: list[int | str] = sorted(random.sample(range(1, STEPS - 20), 12))
+    moments: list[int | str] = sorted(random.sample(range(1, LAST_KILL), 12))
     for word in ["start", "lock"] * 4:
         moments.insert(random.randrange(12), word)
     assert len(moments) == 20
