@@ -127,6 +127,14 @@ def test_bad_flags_get_one_line_and_leave_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_text_that_is_not_there_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "train.txt").write_text("a\n")
+    for data, words in (("nowhere", "no data set and no folder called 'nowhere'"), (tmp_path / "part", "has no valid.txt")):
+        refused(run("train", "--fleet", "vanilla", "--out", tmp_path / "runs", "--data", data, *QUICK), words)
+        assert not (tmp_path / "runs").exists()
+
+
 def test_a_fleet_is_resumed_with_nothing_but_its_folder(run: Run, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     assert run("train", "--fleet", "vanilla", "--out", out, "--data", text, *QUICK)[0] == 0

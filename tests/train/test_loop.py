@@ -186,7 +186,8 @@ def test_a_failed_run_keeps_its_best_model_its_states_and_its_metrics(tmp_path, 
 
     monkeypatch.setattr(Trainer, "step", poisoned)
     config = tiny_config("vanilla", "train.steps=20", "train.eval_every=3", "train.save_every=4", "data.max_tokens=400")
-    with pytest.raises(InputError, match=r"at step 7: lower train\.lr .* best model so far \(step [36]\) is kept in"):
+    told = r"at step 7: lower train\.lr .*, and start anew with another --out; the best model so far \(step [36]\) is kept in"
+    with pytest.raises(InputError, match=told):
         start_run(config, tmp_path / "run", QUIET)
     folder = RunFolder(tmp_path / "run")
     assert [path.name for path in folder.state_paths()] == ["state-00000004.safetensors"]

@@ -18,6 +18,7 @@ from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe
+from varsmooth.text.corpus import refuse_missing
 from varsmooth.train.display import say
 from varsmooth.train.folder_lock import resume_command
 from varsmooth.train.parallel import processes
@@ -126,6 +127,8 @@ def train(
     if fleet is not None:
         if recipe or seed is not None:
             raise InputError("--fleet names its recipes and takes --seeds: leave out --recipe and --seed")
+        if data is not None:  # which is every run's; what is wrong with one alone is that one's failure
+            refuse_missing(data, data_dir)
         trials = parse_trials(fleet, seeds, settings)
         outcome = start_fleet(trials, out, reporting, at_once, limit=parse_limit(minutes, within))
         return report_fleet(outcome, out, at_once, reporting.console, json_)

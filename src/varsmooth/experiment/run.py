@@ -230,8 +230,9 @@ class _Run:
         if isinstance(error, torch.OutOfMemoryError):
             raise InputError(NO_MEMORY) from None
         step = self.trainer.progress.best_step
-        if isinstance(error, NotFiniteError) and step:
-            raise InputError(f"{error}; the best model so far (step {step}) is kept in {self.folder.path}") from None
+        if isinstance(error, NotFiniteError):
+            kept = f"; the best model so far (step {step}) is kept in {self.folder.path}" if step else ""
+            raise InputError(f"{error}, and start anew with another --out{kept}") from None
         raise error
 
     def _record(self, status: str, **outcome: Any) -> dict[str, Any]:

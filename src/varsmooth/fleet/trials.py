@@ -22,8 +22,8 @@ FLEET_FORMAT = "varsmooth.fleet.1"
 FLEET_FILE = "fleet.json"
 SPENT_FILE = "spent.json"
 KEYS = ("name", "recipe", "set", "seed", "data")
-NAME = re.compile(r"\w[\w.+=,@-]*")
-"""What serves as a folder's name everywhere: it is not hidden, and holds no separator and no space."""
+NAME = re.compile(r"\w[\w.+=,@-]{,199}")
+"""What serves as a folder's name everywhere: it is not hidden, not too long, and holds no separator and no space."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def _checked(trials: list[Trial], source: str) -> list[Trial]:
     seen = {FLEET_FILE, SPENT_FILE}
     for trial in trials:
         if not isinstance(trial.name, str) or not NAME.fullmatch(trial.name):
-            raise InputError(f"{source}: {trial.name!r} cannot name a run's folder; use letters, digits and -._+=,@")
+            told = f"{trial.name!r:.80} cannot name a run's folder"
+            raise InputError(f"{source}: {told}; use up to 200 letters, digits and -._+=,@")
         # Some file systems take no account of case.
         if trial.name.casefold() in seen:
             raise InputError(f"{source}: the name {trial.name!r} is taken; every run needs its own")

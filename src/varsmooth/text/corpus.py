@@ -9,11 +9,13 @@ from varsmooth.errors import InputError, nearest
 from varsmooth.text.named import DESCRIPTIONS, KNOWN, locate
 from varsmooth.text.python_docs import MIN_COUNT, python_texts
 from varsmooth.text.reading import exists
-from varsmooth.text.splits import FILES, Corpus
+from varsmooth.text.splits import FILES, Corpus, paths_in
 from varsmooth.text.synthetic import synthetic_corpus
 from varsmooth.text.vocab import Vocab
 
 __all__ = ["Corpus", "open_corpus"]
+
+BUILT_IN = ("python", "synthetic")
 
 
 def open_corpus(
@@ -43,6 +45,12 @@ def open_corpus(
     return Corpus.from_folder(
         folder, name=name, min_count=min_count, max_words=max_words, vocab=vocab, max_tokens=max_tokens, mapped=mapped
     )
+
+
+def refuse_missing(data: str, data_dir: Path | None = None) -> None:
+    """Refuse a data set or folder that is not there, before work that will read it."""
+    if data not in BUILT_IN:
+        paths_in(text_folder(data, data_dir)[1])
 
 
 def text_folder(data: str | Path, data_dir: Path | None = None) -> tuple[str | None, Path]:
