@@ -15,6 +15,8 @@ from varsmooth.fleet.trials import FLEET_FILE, read_list, write_list
 from varsmooth.recipe import load_recipe
 from varsmooth.train.folder import DiskFullError
 
+BAD_NAMES = ("a/b", "..", ".x", "", "a b", "a" * 201)
+
 
 def written(tmp_path: Path, content: Any) -> Path:
     path = tmp_path / "trials.json"
@@ -94,10 +96,7 @@ def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
         ([{"recipe": "vanilla", "seed": -1}], ["train.seed must be in"]),
         ([{"recipe": "vanilla", "data": 5}], ["data.name must be a string"]),
         ([{"recipe": "vanilla", "name": 5}], ["name must be text"]),
-        *(
-            ([{"recipe": "vanilla", "name": name}], ["cannot name a run's folder"])
-            for name in ("a/b", "..", ".x", "", "a b", "a" * 201)
-        ),
+        *(([{"recipe": "vanilla", "name": name}], ["cannot name a run's folder"]) for name in BAD_NAMES),
         ([{"recipe": "vanilla", "name": "fleet.json"}], ["'fleet.json' is taken"]),
         ([{"recipe": "vanilla", "name": "spent.json"}], ["'spent.json' is taken"]),
         ([{"recipe": "vanilla"}, {"recipe": "vanilla"}], ["'vanilla-seed1' is taken"]),

@@ -30,7 +30,7 @@ def demo(*, out: Path | None = None, seed: Whole = 1, steps: Whole | None = None
     seed
         Of every random choice.
     steps
-        Train each model for so many steps instead (a quick look; the models will not have converged).
+        Train each model for this many steps instead (a quick look; the models will not have converged).
     """
     if not run_demo(out or _free_folder(), seed, lasting_console(), steps):
         errors.print("varsmooth: the demonstration was stopped; start it again with another --out, or remove the folder")

@@ -129,7 +129,7 @@ def reproduce(
         Train nothing: the runs below this folder, a sweep's, are trials of the rows they are named after; the best of each row
         on the development set is written to chosen.toml for this setting, with all of them. Trials that it has already stay.
     finalists
-        Instead of the table: train so many of each row's best trials in chosen.toml as long as a final run, with a seed of
+        Instead of the table: train this many of each row's best trials in chosen.toml as long as a final run, with a seed of
         their own, and choose among them once all have ended.
     out
         The folder for runs and page; runs/reproduce/CORPUS unless given.
@@ -140,10 +140,10 @@ def reproduce(
     at_once
         How many runs train at the same time; 8 on a GPU and 1 on the CPU unless given.
     minutes
-        After so many minutes save the runs under way and stop. No run is begun that would not end in time at the pace measured
-        so far.
+        After this many minutes save the runs under way and stop. No run is begun that would not end in time at the pace
+        measured so far.
     within
-        With --minutes: begin also what would end within so many minutes, because the same command will be given again.
+        With --minutes: begin also what would end within this many minutes, because the same command will be given again.
     dry_run
         Only say what is missing.
     from_records

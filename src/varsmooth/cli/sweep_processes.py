@@ -1,4 +1,4 @@
-"""A sweep on the CPU: so many processes, each a worker of its own; this one watches them."""
+"""A sweep on the CPU: several processes, each a worker of its own; this one watches them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 0.1
 
 
 def run_processes(arguments: Sequence[str], number: int, board: Board, console: Console) -> SweepEnd:
-    """Run so many workers and wait for them; a signal is passed on, and one that dies leaves its trial to the others."""
+    """Run this many workers and wait for them; a signal is passed on, and one that dies leaves its trial to the others."""
     with Interruptions() as interruptions:
         workers = [_start(arguments, number) for _ in range(number)]
         relays = [threading.Thread(target=_relay, args=(worker.stderr, console), daemon=True) for worker in workers]
@@ -77,7 +77,7 @@ def _start(arguments: Sequence[str], number: int) -> subprocess.Popen[str]:
 
 
 def environment_for(number: int) -> dict[str, str]:
-    """The environment of one of so many workers: together they use every core once, unless the user says how many threads."""
+    """The environment of one of several workers: together they use every core once, unless the user says how many threads."""
     threads = max(1, default_workers() // number)
     return {"OMP_NUM_THREADS": str(threads), **os.environ}
 

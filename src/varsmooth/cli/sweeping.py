@@ -75,7 +75,7 @@ def sweep(
     storage
         A PostgreSQL URL, so that many machines work on one study: give all of them the same command.
     at_once
-        How many trials train at the same time: on a GPU in one process (8 unless given), on the CPU as so many processes (1).
+        How many trials train at the same time: on a GPU in one process (8 unless given), on the CPU as that many processes (1).
     data
         Instead of the study's own data: a data set's name or a folder.
     set_
@@ -83,7 +83,7 @@ def sweep(
     take_back
         Train here what was asked for with `varsmooth sweep ask` and never told of.
     grace
-        With --storage: after so many seconds without a sign of life, a worker's trial is given to another.
+        With --storage: after this many seconds without a sign of life, a worker's trial is given to another.
     json_
         Print the result as JSON; progress goes to standard error.
     """

@@ -89,10 +89,10 @@ def train(
     at_once
         For a fleet: how many runs train at the same time; 8 on a GPU and 1 on the CPU unless given.
     minutes
-        For a fleet: after so many minutes save the runs under way and stop; --resume goes on. No run is begun that would not
+        For a fleet: after this many minutes save the runs under way and stop; --resume goes on. No run is begun that would not
         end in time at the pace measured so far.
     within
-        With --minutes: begin also what would end within so many minutes, because the fleet will be resumed.
+        With --minutes: begin also what would end within this many minutes, because the fleet will be resumed.
     set_
         Override a configuration key, as in `train.lr=0.004`; may be given more than once. `varsmooth recipes NAME` prints every
         key with its value in that recipe and what it means.

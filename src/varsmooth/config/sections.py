@@ -51,7 +51,7 @@ class DataConfig:
     )
     max_words: SizeOrNone = option(0, "keep only the most frequent words, <eos> and <unk> among them; 0: no limit")
     max_tokens: SizeOrNone = option(
-        0, "keep the first whole lines of train with so many tokens, and the same share of valid and test; 0: all"
+        0, "keep the first whole lines of train, up to this many tokens, and the same share of valid and test; 0: all"
     )
 
 

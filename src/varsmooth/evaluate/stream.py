@@ -37,7 +37,7 @@ def evaluate(
     scales: Scales | None = None,
 ) -> Evaluation:
     """Return the loss of ``ids``. With ``batch`` 1 the state is carried through the whole stream; with more, the stream is cut
-    into so many columns, each of which first reads the ``burn_in`` tokens before it. ``tables`` saves making them again;
+    into that many columns, each of which first reads the ``burn_in`` tokens before it. ``tables`` saves making them again;
     ``scales`` take the place of a temperature.
 
     ``sample`` draws the tables ``samples`` times for every window, each draw with its own state, in fewer columns where memory

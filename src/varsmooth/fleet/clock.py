@@ -70,7 +70,7 @@ class Clock:
         self._evaluation = max(self._evaluation, seconds)
 
     def fits(self, steps: int, others: Sequence[int]) -> bool:
-        """Whether a run of so many steps would end in time beside ``others``, each with so many steps before it.
+        """Whether a run of ``steps`` steps would end in time beside ``others``, each with its own number before it.
 
         They take turns, so that until its end each of them takes as many steps as it does, or ends before. As long as no pace
         is known, one run may try.

@@ -56,7 +56,7 @@ def output_loss(
 
     ``none``: the table is dropped out only. ``table``: the whole table is a draw. ``target``: where ``replaced`` [T, B] (the
     input was replaced) the target's vector is that of another word, keyed by (sequence, target) or as ``scope`` says; no other
-    logit changes. The table is one draw for the whole batch. ``words``: only the first so many rows can be targets. ``sink``:
+    logit changes. The table is one draw for the whole batch. ``words``: how many rows, the first, can be targets. ``sink``:
     where the table's gradient goes, if it is to be shared with other draws. ``branch``: made before ``hidden`` was computed, it
     lets the table be drawn meanwhile.
     """

@@ -13,7 +13,7 @@ from varsmooth.errors import InputError, nearest
 
 RANGE_KEYS = ("low", "high", "log", "step")
 DIGITS = 12
-"""Steps of a range are rounded to so many, so that 0.1 + 2 * 0.1 is 0.3."""
+"""Steps of a range are rounded to this many, so that 0.1 + 2 * 0.1 is 0.3."""
 
 
 @dataclass(frozen=True)

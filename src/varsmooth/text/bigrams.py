@@ -34,7 +34,7 @@ DATABASE_MEMORY = 256 << 20
 SCRATCH = "bigrams-"
 LOCK = "lock"
 SAMPLED = 1 << 10
-"""Of so many sorted codes one is remembered, to cut the codes into equal ranges."""
+"""Of this many sorted codes one is remembered, to cut the codes into equal ranges."""
 
 
 class BigramSet(Protocol):
@@ -46,7 +46,7 @@ class BigramSet(Protocol):
 
 
 def chosen_out_of_core(tokens: int, vocab_size: int) -> bool:
-    """Tell whether the bigrams of so many tokens belong on disk: no more than ``tokens`` or V x V of them can be distinct."""
+    """Tell whether the bigrams of this many tokens belong on disk: no more than ``tokens`` or V x V of them can be distinct."""
     needed = BYTES_PER_BIGRAM * min(tokens, vocab_size**2)
     if needed <= IN_MEMORY:
         return False

@@ -31,7 +31,7 @@ class Moment(NamedTuple, Generic[Whole, Real]):
 
 
 WHOLE = 2
-"""The first so many parts of a moment are whole numbers."""
+"""How many parts of a moment, the first, are whole numbers."""
 
 
 class Timetable:
