@@ -63,6 +63,12 @@ ROOT = Path(varsmooth.__file__).parent
 
 def test_public_names_are_pinned():
     assert set(varsmooth.__all__) == PUBLIC
+    assert set(dir(varsmooth)) >= PUBLIC, "also those that are still to be loaded"
+
+
+def test_modules_of_the_public_names_need_no_import_of_their_own():
+    code = "import varsmooth; varsmooth.errors.InputError; varsmooth.text.Corpus; varsmooth.proposal"
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert all(hasattr(varsmooth, name) for name in PUBLIC)
 
 

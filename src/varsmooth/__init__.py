@@ -51,8 +51,14 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first asked for: torch takes seconds, and the command line begins with this module."""
+    """Load a public name, or its module, when it is first asked for: torch takes seconds, and the command line begins here."""
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"varsmooth.{module}"), name)
+        if name == module.partition(".")[0]:
+            return import_module(f"varsmooth.{name}")
     raise AttributeError(f"module 'varsmooth' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -18,18 +18,22 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         # Not an exception, of which an import may make another one, or none.
         signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
-        import_module("varsmooth.cli")
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            import_module("varsmooth.cli")
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     run(sys.argv[1:])
 
 
 def run(arguments: list[str]) -> NoReturn:
-    """Run one command; where torchrun has started several processes, the first speaks for all, if it can."""
+    """Run one command; where torchrun has started several processes to train, the first speaks for all, if it can."""
     from varsmooth import cli
     from varsmooth.cli.app import BAD_INPUT, errors
     from varsmooth.errors import InputError
     from varsmooth.train.parallel import is_first
 
+    if arguments[:1] != ["train"]:  # a cluster may set torchrun's variables for whatever it runs
+        cli.main(arguments)
     try:
         first = is_first()
     except InputError as error:

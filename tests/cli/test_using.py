@@ -213,7 +213,7 @@ def test_eval_tunes_scales_on_valid_and_takes_two_numbers(run: Run, trained: Pat
     assert given["perplexity"] == pytest.approx(recorded["scaled"]["perplexity"], rel=1e-6)
     assert "scale_of_bias" in run("eval", trained, "--scales", "0.5,-1")[1]
     assert "-1.0" in run("eval", trained, "--scales", "-1,1")[1]
-    refused(run("eval", trained, "--scales", "--json"), "--scales takes two numbers")
+    refused(run("eval", trained, "--scales", "--json"), "--scales takes two numbers", "got nothing")
 
 
 def test_score_and_generate_take_scales_from_the_record(run: Run, trained: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from varsmooth.fleet.trials import FLEET_FILE, read_list, write_list
 from varsmooth.recipe import load_recipe
 from varsmooth.train.folder import DiskFullError
 
-BAD_NAMES = ("a/b", "..", ".x", "", "a b", "a" * 201)
+BAD_NAMES = ("a/b", "..", ".x", "", "a b", "a" * 256, "漢" * 86)
 
 
 def written(tmp_path: Path, content: Any) -> Path:

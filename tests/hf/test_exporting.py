@@ -162,6 +162,8 @@ def test_runs_that_cannot_be_exported(copied, tmp_path):
         hf.export(copied, target, temperature="auto")
     with pytest.raises(InputError, match="--temperature"):
         hf.export(copied, target, temperature=0.0)
+    with pytest.raises(InputError, match="temperature takes a number or auto, got 'tuned'"):
+        hf.export(copied, target, temperature="tuned")
     (copied / "model.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match=r"model\.safetensors"):
         hf.export(copied, target)

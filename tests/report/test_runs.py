@@ -57,12 +57,12 @@ def test_values_that_are_not_finite_stay_out_of_the_curve(make_run: MakeRun) -> 
         (record("vanilla", 1) | {"recipe": None}, "recipe must be text"),
         (record("vanilla", 1, config=[1]), "config must be an object"),
         (record("vanilla", 1, best={"step": 1, "valid_perplexity": "low"}), "best.valid_perplexity must be a number"),
-        (record("vanilla", 1, results=[{"split": "test"}]), "object with a perplexity"),
+        (record("vanilla", 1, results=[{"split": "test"}]), "predict must be text, got None"),
     ],
 )
 def test_a_bad_record_is_named(tmp_path: Path, content: Any, complaint: str) -> None:
     folder = write_record(tmp_path / "run", content)
-    with pytest.raises(InputError, match=r"record\.json: ") as caught:
+    with pytest.raises(InputError, match=r"record\.json(, result 1)?: ") as caught:
         load_run(folder)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)

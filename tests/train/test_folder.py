@@ -165,6 +165,9 @@ def test_record_round_trip(folder: RunFolder) -> None:
     assert folder.read_record() == {"format": "varsmooth.record.1", **expected}
 
 
+RESULT = {"split": "test", "predict": "mean", "tuned_temperature": True, "perplexity": None}
+
+
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
@@ -176,17 +179,23 @@ def test_record_round_trip(folder: RunFolder) -> None:
         ({"best": {"step": 1, "valid_perplexity": "low"}}, "best.valid_perplexity must be a number, got 'low'"),
         ({"status": "finished", "results": []}, "best.step must be a whole number, got None"),
         ({"status": "finished", "best": {"step": 1}, "results": None}, "results must be a list, got None"),
+        ({"trained": 7}, "trained must be an object, got 7"),
+        ({"results": [RESULT, {**RESULT, "perplexity": "x"}]}, "perplexity must be a number, got 'x'"),
+        ({"results": [RESULT, {**RESULT, "scaled": 3}]}, "scaled must be an object, got 3"),
+        ({"results": [RESULT, {**RESULT, "tuned_temperature": 1}]}, "tuned_temperature must be true or false, got 1"),
+        ({"results": [RESULT, {}]}, "split must be text, got None"),
         ({"versions": "3"}, "versions must be an object, got '3'"),
         ({"parameters": "x"}, "parameters must be a whole number, got 'x'"),
     ],
 )
 def test_a_record_in_which_something_is_not_what_it_should_be_is_refused(
-    folder: RunFolder, changed: dict[str, object], complaint: str
+    folder: RunFolder, changed: dict[str, Any], complaint: str
 ) -> None:
     folder.write_record({"status": "running", **changed})
     with pytest.raises(InputError) as caught:
         folder.read_record()
-    assert str(caught.value) == f"{folder.record_path}: {complaint}"
+    where = ", result 2" if isinstance(changed.get("results"), list) and RESULT in changed["results"] else ""
+    assert str(caught.value) == f"{folder.record_path}{where}: {complaint}"
 
 
 def test_what_is_not_finite_becomes_null(folder: RunFolder) -> None:

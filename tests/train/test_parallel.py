@@ -35,6 +35,7 @@ from varsmooth.train.folder import RunFolder, state_step
 from varsmooth.train.parallel import Ranks, is_first, joined, processes
 from varsmooth.train.shares import checksum
 from varsmooth.train.trainer import Trainer
+from varsmooth.version import VERSION
 
 CPU = torch.device("cpu")
 QUIET = Reporting(Console(quiet=True))
@@ -376,6 +377,19 @@ def test_a_fleet_under_torchrun_is_refused(monkeypatch, tmp_path, capsys):
         assert left.value.code == 2
         assert complaint.startswith("varsmooth: --fleet trains its runs in one process: start it without torchrun")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("rank", ["1", None])
+def test_other_verbs_do_not_mind_what_a_cluster_sets_for_torchrun(monkeypatch, capsys, rank):
+    from varsmooth.__main__ import run
+
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit) as left:
+        run(["--version"])
+    assert (left.value.code, capsys.readouterr().out.strip()) == (0, VERSION)
 
 
 # With torchrun itself.

@@ -99,9 +99,9 @@ def lasting_console() -> Console:
     return OutputConsole(file=cast(TextIO, Lasting(sys.stdout)))
 
 
-def say(message: str) -> None:
-    """Print a line on standard output as it is."""
-    display.say(OutputConsole(), message)
+def say(message: str, console: Console | None = None) -> None:
+    """Print a line as it is, on standard output unless a console is given."""
+    display.say(console or OutputConsole(), message)
 
 
 def figure(value: float | None) -> str:

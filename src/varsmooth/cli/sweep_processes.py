@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from varsmooth.cli.app import BAD_INPUT
+from varsmooth.cli.output import say
 from varsmooth.errors import InputError
 from varsmooth.sweep import Board, SweepEnd
 from varsmooth.text.chunks import default_workers
-from varsmooth.train.display import say
 from varsmooth.train.interruptions import Interruptions
 
 LOOK = 2.0
@@ -86,7 +86,7 @@ def _relay(lines: IO[str] | None, console: Console) -> None:
     """Pass on what a worker says of its trials' ends, and its complaints; its steps are its own."""
     for line in lines or ():
         if ": step " not in line:
-            say(console, line.rstrip())
+            say(line.rstrip(), console)
 
 
 @contextmanager

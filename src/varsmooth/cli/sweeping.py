@@ -34,7 +34,6 @@ from varsmooth.sweep import (
     work,
     write_winners,
 )
-from varsmooth.train import display
 
 sweep_app = App(name="sweep", help_format="markdown")
 app.command(sweep_app)
@@ -256,7 +255,7 @@ def _report_end(end: SweepEnd, out: Path, board: Board, console: Console, as_jso
     else:
         print_summary(found, console)
         for path in winners.values():
-            display.say(console, f"best: varsmooth train --recipe {shlex.quote(str(path))} --out RUN")
+            say(f"best: varsmooth train --recipe {shlex.quote(str(path))} --out RUN", console)
     if end.asked:
         errors.print(
             f"varsmooth: {end.asked} trials were asked for elsewhere and not told of yet: "

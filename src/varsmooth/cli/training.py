@@ -12,14 +12,13 @@ from rich.console import Console
 from varsmooth.cli.app import app, errors
 from varsmooth.cli.fleets import parse_limit, parse_trials, report_fleet
 from varsmooth.cli.options import Whole
-from varsmooth.cli.output import lasting_console
+from varsmooth.cli.output import lasting_console, say
 from varsmooth.config import override
 from varsmooth.errors import InputError
 from varsmooth.experiment import Reporting, resume_run, start_run
 from varsmooth.fleet import is_fleet, resume_fleet, start_fleet
 from varsmooth.recipe import load_recipe
 from varsmooth.text.corpus import refuse_missing
-from varsmooth.train.display import say
 from varsmooth.train.folder_lock import resume_command
 from varsmooth.train.parallel import processes
 from varsmooth.train.record import result_of
@@ -155,11 +154,11 @@ def _report(record: dict[str, Any], folder: Path, console: Console, as_json: boo
         return 128 + int(record["signal"])
     if not as_json:
         best = record["best"]
-        say(console, f"best model: step {best['step']}, valid perplexity {_figure(best['valid_perplexity'])}")
+        say(f"best model: step {best['step']}, valid perplexity {_figure(best['valid_perplexity'])}", console)
         for found in record["results"]:
             if found["split"] == "test" and not found["tuned_temperature"]:
-                say(console, _test_line(record, found))
-        say(console, f"run: {folder}")
+                say(_test_line(record, found), console)
+        say(f"run: {folder}", console)
     return 0
 
 

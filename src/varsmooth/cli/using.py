@@ -275,7 +275,8 @@ def _two_factors(scales: str | None) -> Scales | None:
     try:
         context, bias = map(float, scales.split(","))
     except ValueError:
-        raise InputError(f"--scales takes two numbers with a comma between them, or auto; got {scales!r}") from None
+        told = "nothing" if scales.startswith("--") else repr(scales)  # the next option
+        raise InputError(f"--scales takes two numbers with a comma between them, or auto; got {told}") from None
     return Scales(context, bias)
 
 

@@ -22,8 +22,11 @@ FLEET_FORMAT = "varsmooth.fleet.1"
 FLEET_FILE = "fleet.json"
 SPENT_FILE = "spent.json"
 KEYS = ("name", "recipe", "set", "seed", "data")
-NAME = re.compile(r"\w[\w.+=,@-]{,199}")
-"""What serves as a folder's name everywhere: it is not hidden, not too long, and holds no separator and no space."""
+NAME = re.compile(r"\w[\w.+=,@-]*")
+"""What serves as a folder's name everywhere: it is not hidden, and holds no separator and no space."""
+
+LONGEST_NAME = 255
+"""Bytes that file systems take."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,9 @@ def _checked(trials: list[Trial], source: str) -> list[Trial]:
         raise InputError(f"{source}: there is no run to train")
     seen = {FLEET_FILE, SPENT_FILE}
     for trial in trials:
-        if not isinstance(trial.name, str) or not NAME.fullmatch(trial.name):
+        if not isinstance(trial.name, str) or not NAME.fullmatch(trial.name) or len(trial.name.encode()) > LONGEST_NAME:
             told = f"{trial.name!r:.80} cannot name a run's folder"
-            raise InputError(f"{source}: {told}; use up to 200 letters, digits and -._+=,@")
+            raise InputError(f"{source}: {told}; use letters, digits and -._+=,@, up to {LONGEST_NAME} bytes")
         # Some file systems take no account of case.
         if trial.name.casefold() in seen:
             raise InputError(f"{source}: the name {trial.name!r} is taken; every run needs its own")

@@ -111,6 +111,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _temperature(run: Path, record: Mapping[str, Any], predict: str, asked: float | Literal["auto"]) -> float:
+    if isinstance(asked, str) and asked != "auto":
+        raise InputError(f"temperature takes a number or auto, got {asked!r}")
     if asked != "auto":
         check_temperature("--temperature", asked)
         return asked

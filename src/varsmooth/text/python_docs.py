@@ -26,12 +26,12 @@ _SKIPPED = {"test", "tests", "idle_test", "_bundled", "pydoc_data", "encodings",
 _SPLIT_ENDS = {"train": 0.8, "valid": 0.9, "test": 1.0}
 
 
-def python_texts(*, refresh: bool = False) -> dict[str, str]:
-    """Return the texts of train, valid and test, one sentence a line, from the cache unless ``refresh``."""
+def python_texts() -> dict[str, str]:
+    """Return the texts of train, valid and test, one sentence a line, from the cache where they are there."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     files = source_files(stdlib)
     name = f"python-{platform.python_version()}-{_fingerprint(files)}.json"
-    texts = None if refresh else load_texts(name)
+    texts = load_texts(name)
     if texts is None:
         prose = module_prose(files)
         if not prose:
