@@ -200,7 +200,7 @@ def main(
         "data": arm.config.data.name,
         "hidden": arm.config.model.hidden,
         "seed": arm.config.train.seed,
-        "at_once": number_at_once([arm.config], at_once)[0],
+        "at_once": number_at_once([arm.config], at_once),
         **stages,
         "seconds": round(sum(found["seconds"] for found in stages.values()), 2),
         "short_against_long": compared(short, long),

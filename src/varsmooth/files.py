@@ -13,6 +13,12 @@ from typing import Any
 from varsmooth.errors import InputError
 
 
+def not_utf8(path: Path, error: UnicodeDecodeError) -> InputError:
+    """Return what to raise for a file that cannot be decoded."""
+    line = error.object[: error.start].count(b"\n") + 1
+    return InputError(f"{path}: not UTF-8 at byte {error.start}, in line {line}")
+
+
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Replace ``path`` by ``data``: a crash at any moment leaves the old file or the new one, never a mixture."""
     path.parent.mkdir(parents=True, exist_ok=True)

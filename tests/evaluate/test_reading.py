@@ -10,7 +10,7 @@ from torch import Tensor
 
 from networks_for_tests import WIDTH, WORDS, some_ids, some_network
 from varsmooth import Counts, EmbeddingPosterior, Proposal
-from varsmooth.evaluate import Reading, Scales, best_temperature, evaluate, output, reading, side_by_side
+from varsmooth.evaluate import Reading, Scales, best_temperature, evaluate, output, perplexity, reading, side_by_side
 from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.reading import read, read_together
 from varsmooth.evaluate.side_by_side import SideBySide
@@ -354,6 +354,16 @@ def test_lines_of_equal_length_whose_beginnings_surprise_do_not_lead_astray(monk
     monkeypatch.setattr(reading, "LONG", 1000)
     assert found.best_temperature() == pytest.approx(temperature, rel=1e-3) == pytest.approx(1.34, abs=0.1)
     assert found.best_scales() == pytest.approx(scales, rel=5e-3)
+
+
+def test_what_is_found_can_be_used_where_nothing_is_sure_enough():
+    """A context that is right and nearly nothing: its best factor has no end."""
+    targets, bias = torch.arange(30) % 5, torch.zeros(5)
+    columns, identity = Columns.cut(targets, EOS, 1, 0, bias.device), torch.eye(5)
+    context = 1e-5 * identity[targets]
+    found = reading.Reading(SimpleNamespace(bias=bias), columns, Tables(identity, identity), "mode", 128, context[:, None])
+    assert found.best_temperature() == perplexity.COLDEST
+    assert found.best_scales().context == 1 / perplexity.COLDEST
 
 
 def test_the_derivatives_by_the_scales_are_those_of_autograd():

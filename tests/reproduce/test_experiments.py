@@ -111,6 +111,17 @@ def test_arms_by_frequency_are_told_by_their_own_prediction_and_by_the_mode(resu
     assert missing == names + "rarer words are spared, `smoothing.spare_below=1000`.", "of an arm that was begun, its variants"
 
 
+def test_a_band_whose_loss_was_beyond_all_numbers_is_infinite(results, keep):
+    rare_words = named_experiments()["rare-words"]
+    path = keep("vanilla", 65.0, 1) / "record.json"
+    content = json.loads(path.read_text())
+    for entry in content["results"]:
+        entry["bands"][1]["nll"] = None
+    path.write_text(json.dumps(content))
+    line = arm_bands_table(rare_words, Records(results), "ptb").text.splitlines()[-1]
+    assert line.startswith("| vanilla, as it is, by the mode | - | inf | ")
+
+
 def test_a_seed_without_bands_leaves_the_table_whole(results, keep):
     rare_words = named_experiments()["rare-words"]
     for seed in (1, 2):

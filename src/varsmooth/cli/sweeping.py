@@ -18,7 +18,7 @@ from varsmooth.cli.sweep_processes import run_processes
 from varsmooth.cli.sweep_tables import print_summary, print_table
 from varsmooth.errors import InputError
 from varsmooth.experiment import Corpora, Reporting
-from varsmooth.fleet import number_at_once, spending
+from varsmooth.fleet import any_on_gpu, number_at_once, spending
 from varsmooth.report.sweep_page import write_sweep_page
 from varsmooth.sweep import (
     GRACE,
@@ -87,7 +87,8 @@ def sweep(
         Print the result as JSON; progress goes to standard error.
     """
     loaded = load_study(study, _settings(data, set_))
-    number, on_gpu = number_at_once([arm.config for arm in loaded.arms], at_once)
+    configs = [arm.config for arm in loaded.arms]
+    number, on_gpu = number_at_once(configs, at_once), any_on_gpu(configs)
     store = started_store(out, storage, loaded, grace)
     reporting = Reporting(errors if json_ or worker is not None else lasting_console())
     if worker is not None:

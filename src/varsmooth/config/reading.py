@@ -11,6 +11,7 @@ from typing import Any, Literal, get_origin
 from varsmooth.config.checks import checked, shown
 from varsmooth.config.sections import HINTS, SECTIONS, Config
 from varsmooth.errors import InputError, nearest
+from varsmooth.files import not_utf8
 
 
 def load_config(path: Path | str) -> Config:
@@ -61,8 +62,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}, in line {line}") from None
+        raise not_utf8(path, error) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return parse_toml(text, str(path))

@@ -1,7 +1,7 @@
 """Fleets: one process that trains many runs on one machine."""
 
 from varsmooth.fleet.clock import TimeLimit
-from varsmooth.fleet.driver import FleetOutcome, number_at_once, resume_fleet, start_fleet
+from varsmooth.fleet.driver import FleetOutcome, any_on_gpu, number_at_once, resume_fleet, start_fleet
 from varsmooth.fleet.trials import FLEET_FILE, Trial, is_fleet, read_trials, recipe_trials, spending
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "FleetOutcome",
     "TimeLimit",
     "Trial",
+    "any_on_gpu",
     "is_fleet",
     "number_at_once",
     "read_trials",

@@ -53,7 +53,7 @@ def start_fleet(
     ended: Ended | None = None,
 ) -> FleetOutcome:
     """Train every trial into a folder of its own in ``out``; the list is kept there, so that the fleet can be resumed."""
-    number, _ = number_at_once([trial.config for trial in trials], at_once)
+    number = number_at_once([trial.config for trial in trials], at_once)
     with FolderLock.on_new(out, FLEET_FILE):
         write_list(out, trials)
         return _train(out, trials, reporting, number, limit, ended)
@@ -76,16 +76,21 @@ def resume_fleet(
         if instead is not None:
             write_list(out, instead)
         trials = read_list(out)
-        number, _ = number_at_once([trial.config for trial in trials], at_once)
+        number = number_at_once([trial.config for trial in trials], at_once)
         return _train(out, trials, reporting, number, limit, ended)
 
 
-def number_at_once(configs: Sequence[Config], wanted: int | None) -> tuple[int, bool]:
-    """How many runs train at the same time, and whether on a GPU; also refuses a device that is not there."""
+def number_at_once(configs: Sequence[Config], wanted: int | None) -> int:
+    """How many runs train at the same time; also refuses a device that is not there."""
     if wanted is not None and wanted < 1:
         raise InputError(f"--at-once must be at least 1, got {wanted}")
-    on_gpu = "cuda" in [resolve_device(config.train.device).type for config in configs]
-    return wanted or (AT_ONCE_ON_GPU if on_gpu else AT_ONCE_ON_CPU), on_gpu
+    usual = AT_ONCE_ON_GPU if any_on_gpu(configs) else AT_ONCE_ON_CPU
+    return usual if wanted is None else wanted
+
+
+def any_on_gpu(configs: Sequence[Config]) -> bool:
+    """Whether any of these runs is to train on a GPU."""
+    return "cuda" in [resolve_device(config.train.device).type for config in configs]
 
 
 def _train(

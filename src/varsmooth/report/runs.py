@@ -11,6 +11,7 @@ from typing import Any
 
 from varsmooth.config import WHERE_AND_HOW, flat_config
 from varsmooth.errors import InputError
+from varsmooth.files import not_utf8
 from varsmooth.train.folder import RECORD_FORMAT, RunFolder
 from varsmooth.train.record import full_config
 from varsmooth.train.record_shape import check_shape
@@ -171,8 +172,7 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}, in line {line}") from None
+        raise not_utf8(path, error) from None
 
 
 def _parsed(text: str, source: str) -> Any:
