@@ -153,10 +153,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The curve over shares with one point, one arm and two trials."""
+    """The curve over shares with one point, one arm and two trials, of both corpora."""
     experiment = named_experiments()["data-size"]
     arm = replace(experiment.arms[0], grids=(({"train.lr": 0.01}, {"train.lr": 1e-7}),))
-    small = replace(experiment, arms=(arm,), values=(0.5,), steps=(6,), final_seeds=(1, 2), in_table=None)
+    small = replace(
+        experiment, arms=(arm,), corpora=("ptb", "wikitext-2"), values=(0.5,), steps=(6,), final_seeds=(1, 2), in_table=None
+    )
     monkeypatch.setitem(named_experiments(), "data-size", small)
 
 

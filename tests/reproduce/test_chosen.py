@@ -72,6 +72,18 @@ def test_a_size_with_trials_of_its_own_inherits_nothing():
     assert chosen.values("tuned", 1024, "vanilla") == {"dropout.tables": 0.65}, "its best trial had the recipe's learning rate"
 
 
+def test_without_trials_a_size_is_not_tuned_before_the_smaller_one_it_inherits_from():
+    larger = {("tuned", 1024, "vanilla"): Choice({"dropout.recurrent": 0.3})}
+    early = Chosen("chosen.toml", larger)
+    assert not early.has_tuned(1024)
+    for ask in (lambda: early.tuned_rows(1024), lambda: early.values("tuned", 1024, "vanilla")):
+        with pytest.raises(InputError, match=r"no \[tuned\.512\.vanilla\] yet, which \[tuned\.1024\.vanilla\] builds on"):
+            ask()
+    later = early.over({("tuned", 512, "vanilla"): Choice({"train.warm_up": 9}), **larger})
+    assert later.tuned_rows(1024) == ["vanilla"]
+    assert later.values("tuned", 1024, "vanilla") == {"train.warm_up": 9, "dropout.recurrent": 0.3}
+
+
 def test_a_setting_that_does_not_exist_is_named_with_its_file(tmp_path):
     path = tmp_path / "chosen.toml"
     path.write_text('format = "varsmooth.chosen.1"\n[paper.512.vanilla]\nset = {"train.lrr" = 0.002}\n')

@@ -13,7 +13,7 @@ from commands_for_tests import refused
 from varsmooth.reproduce import Parts, all_parts, corpus_plan, named_experiments
 from varsmooth.reproduce.chosen import Choice, TuningTrial, read_chosen, write_chosen
 
-PTB = corpus_plan("ptb")
+PTB, WIKITEXT = corpus_plan("ptb"), corpus_plan("wikitext-2")
 COMMITTED = Path(__file__).parents[2] / "results" / "reproduce"
 
 
@@ -73,17 +73,17 @@ def test_rows_of_a_tuned_table_must_have_been_tuned(run, results):
     refused(run(*tuned, "--size", 256), "--size must be one of 512, 1024")
 
 
-def waiting(results, *parts):
-    return Parts(PTB, parts, results).waiting()
+def waiting(results, *parts, plan=PTB):
+    return [job.trial_name for job in Parts(plan, parts, results).waiting()]
 
 
 def test_final_runs_of_points_without_a_best_variant_wait(results, keep):
-    small = [job.trial_name for job in waiting(results, "data-size")]
+    small = waiting(results, "data-size", plan=WIKITEXT)
     points, arms, seeds = 4, 4, 3
     assert len(small) == len(set(small)) == points * arms * seeds
     for number in range(1, 9):
-        keep("vanilla", 160.0, 11, group="data-size", name=f"vanilla-0.05-v{number}")
-    assert len(waiting(results, "data-size")) == len(small) - seeds
+        keep("vanilla", 160.0, 11, group="data-size", name=f"vanilla-0.05-v{number}", corpus="wikitext-2")
+    assert len(waiting(results, "data-size", plan=WIKITEXT)) == len(small) - seeds
 
 
 def test_what_trials_in_the_same_list_will_choose_is_waited_for(results):
@@ -100,12 +100,26 @@ def test_what_trials_in_the_same_list_will_choose_is_waited_for(results):
     larger = names(results, "tuning-rate", "1024-tuned", "1024-paper")
     assert not any(name.startswith("1024-tuned-vanilla-") for name in larger), "which takes over what the smaller model chose"
     assert any(name.startswith("1024-paper-vanilla-") for name in larger), "which is of the other setting"
-    assert "1024-tuned-vanilla-seed1" in [job.trial_name for job in waiting(results, "tuning-rate", "1024-tuned")]
+    assert "1024-tuned-vanilla-seed1" in waiting(results, "tuning-rate", "1024-tuned")
     own = Choice({}, (TuningTrial({}, 54_000, 60.0),))
     write_chosen(results / "ptb" / "chosen.toml", {**choices, ("tuned", 1024, "vanilla"): own})
     assert "1024-tuned-vanilla-seed1" in names(results, "tuning-rate", "1024-tuned"), "with its own trials"
     both_sizes = names(results, "tuning-rate", "tuning-1024")
     assert len([name for name in both_sizes if name.startswith("tuning-1024-vanilla-")]) == 3, "trials build on no choice"
+
+
+def test_a_larger_model_without_trials_waits_for_those_of_the_smaller(run, results):
+    larger, path = {("tuned", 1024, "vanilla"): Choice({"dropout.recurrent": 0.3})}, results / "wikitext-2" / "chosen.toml"
+    write_chosen(path, larger)
+    parts = Parts(WIKITEXT, ["tuning-kind", "1024-tuned"], results)
+    parts.check()
+    assert {job.group for job in parts.jobs()} == {"tuning-kind"}
+    assert [job.trial_name for job in parts.waiting()] == ["1024-tuned-vanilla-seed1"]
+    alone = ("reproduce", "wikitext-2", "--experiment", "1024-tuned", "--results", results)
+    refused(run(*alone), "has no [tuned.512.vanilla] yet, which [tuned.1024.vanilla] builds on")
+    write_chosen(path, {**larger, ("tuned", 512, "vanilla"): Choice({"train.warm_up": 1000}, (TuningTrial({}, 80_000, 70.0),))})
+    (job,) = Parts(WIKITEXT, ["1024-tuned"], results).jobs()
+    assert (job.config.dropout.recurrent, job.config.train.warm_up, job.config.dropout.tables) == (0.3, 1000, 0.7)
 
 
 def test_trials_that_have_ended_choose_once_and_for_all(results, tmp_path):
@@ -142,7 +156,7 @@ def test_no_row_of_a_round_goes_on_while_a_trial_of_another_is_missing(results, 
         job.trial_name for job in Parts(PTB, ["tuning-wide"], results).jobs()
     ], "not with what was chosen before"
     rows = ("vanilla", "noising-kneser-ney", "smoothing-kneser-ney", "element-kneser-ney")
-    assert sorted(job.trial_name for job in waiting(results, "tuning-wide", "1024-tuned")) == sorted(
+    assert sorted(waiting(results, "tuning-wide", "1024-tuned")) == sorted(
         f"1024-tuned-{row}-seed{seed}" for row in rows for seed in (1, 2)
     ), "also those for which nothing has been chosen yet"
 

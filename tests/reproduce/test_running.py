@@ -217,6 +217,9 @@ def test_what_had_ended_before_is_settled_first(tmp_path, monkeypatch):
 
 def test_an_experiment_on_a_share_of_the_text(run, tmp_path, data, steps, monkeypatch):
     monkeypatch.setattr("varsmooth.reproduce.experiments._point_values", lambda *_: {})
+    monkeypatch.setitem(
+        named_experiments(), "data-size", replace(named_experiments()["data-size"], corpora=("ptb", "wikitext-2"))
+    )
     jobs_of = sum(len(arm.variants_at(place)) for arm in named_experiments()["data-size"].arms for place in range(4))
     listed = json.loads(
         run("reproduce", "ptb", "--experiment", "data-size", *options(tmp_path, data), "--dry-run", "--json")[1]

@@ -60,13 +60,21 @@ class Chosen:
     def values(self, setting: Setting, size: int, row: str) -> Values:
         """Return what a row's recipe is changed by; the paper's setting needs nothing, the tuned one must have been tuned."""
         found = self.choices.get((setting, size, row))
-        if found is None and setting == "tuned":
-            raise InputError(
-                f"{self.source}: has no [tuned.{size}.{row}]; tune the row on the development set and write what it chose there"
-            )
+        if setting == "tuned" and self._lacking(size, row):
+            raise self._untuned(size, row)
         # What was tuned at this size is said in full by its trials, also where it is as in the recipe.
         inherited = {} if found and found.trials else self._inherited(setting, size, row)
         return {**inherited, **(found.set if found else {})}
+
+    def _lacking(self, size: int, row: str) -> int | None:
+        """Return the size at which a row is still to be tuned before it has values: without trials it has the smaller one's."""
+        found = self.choices.get(("tuned", size, row))
+        if found is None:
+            return size
+        smaller = [each for each in SIZES if each < size]
+        if found.trials or not smaller or any(("tuned", each, row) in self.choices for each in smaller):
+            return None
+        return smaller[-1]
 
     def _inherited(self, setting: Setting, size: int, row: str) -> Values:
         """Return what a row takes from the next smaller size."""
@@ -80,16 +88,32 @@ class Chosen:
         sizes = [size] if own and own.trials else [each for each in SIZES if each <= size]
         return {(setting, each, row) for each in sizes}
 
+    def over(self, others: Mapping[Key, Choice]) -> Chosen:
+        """Return these choices, and others for rows that have none."""
+        return Chosen(self.source, {**others, **self.choices})
+
     def has_tuned(self, size: int) -> bool:
         """Whether any row was tuned at a size."""
-        return any(key[:2] == ("tuned", size) for key in self.choices)
+        return bool(self._tuned(size))
 
     def tuned_rows(self, size: int) -> list[str]:
         """Return the rows that were tuned at a size."""
-        rows = [row for setting, own, row in self.choices if (setting, own) == ("tuned", size)]
+        rows = self._tuned(size)
         if not rows:
-            raise InputError(f"{self.source}: has no [tuned.{size}.ROW] yet; tune a row and write what it chose there")
+            raise self._untuned(size, next(iter(self._of_size(size)), "ROW"))
         return rows
+
+    def _tuned(self, size: int) -> list[str]:
+        return [row for row in self._of_size(size) if not self._lacking(size, row)]
+
+    def _of_size(self, size: int) -> list[str]:
+        return [row for setting, own, row in self.choices if (setting, own) == ("tuned", size)]
+
+    def _untuned(self, size: int, row: str) -> InputError:
+        lacking = self._lacking(size, row)
+        why = "" if lacking == size else f", which [tuned.{size}.{row}] builds on"
+        how = "tune it on the development set, and write its choice there"
+        return InputError(f"{self.source}: has no [tuned.{lacking}.{row}] yet{why}; {how}")
 
 
 def read_chosen(path: Path) -> Chosen:

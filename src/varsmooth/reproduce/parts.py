@@ -10,7 +10,7 @@ from pathlib import Path
 from varsmooth.errors import InputError, check_choice
 from varsmooth.reproduce.catalogue import SETTINGS, SIZES, Budget, CorpusPlan, Setting
 from varsmooth.reproduce.choosing import choose
-from varsmooth.reproduce.chosen import FILE, Choice, Chosen, Key, read_chosen
+from varsmooth.reproduce.chosen import FILE, Choice, Chosen, Key, TuningTrial, read_chosen
 from varsmooth.reproduce.experiments import Experiment, Part, experiment_jobs, goes_with, group_of, named_experiments
 from varsmooth.reproduce.jobs import Job, table_group, table_jobs
 from varsmooth.reproduce.running import missing_jobs
@@ -20,6 +20,8 @@ TABLES: dict[str, tuple[int, Setting]] = {
     table_group(size, setting, "full"): (size, setting) for size, setting in itertools.product(SIZES, SETTINGS)
 }
 """Size and setting of the tables by the names of their records."""
+TO_COME = Choice({}, (TuningTrial({}, 0, None),))
+"""Stands for what trials will choose."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,7 @@ class Parts:
     def waiting(self) -> list[Job]:
         """Return the runs that wait for what trials will choose, as they would be with what is chosen now, or any other."""
         chosen = read_chosen(self._chosen)
-        any_other = dict.fromkeys(self._to_choose(), Choice({}))
-        found = [job for job, waits in self._jobs(Chosen(chosen.source, {**any_other, **chosen.choices})) if waits]
+        found = [job for job, waits in self._jobs(chosen.over(dict.fromkeys(self._to_choose(), TO_COME))) if waits]
         finals = [awaited_jobs(it, self.plan.name, chosen, self.results, **self.part) for it in self._experiments()]
         return [*found, *itertools.chain.from_iterable(finals)]
 
@@ -57,13 +58,12 @@ class Parts:
         """Refuse a part that builds on a choice that neither was made nor will be made by the trials of another part."""
         if self.part.get("seeds") and (tuning := [it.name for it in self._experiments() if it.tunes]):
             raise InputError(f"--seeds does not go with --experiment {tuning[0]}, whose trials choose by a seed of their own")
-        chosen = read_chosen(self._chosen)
-        to_come = [it.size for it in self._experiments() if it.tunes == "tuned"]
+        foreseen = read_chosen(self._chosen).over(dict.fromkeys(_rows_of(self._rounds()), TO_COME))
         of_experiments = {it.name: (it.size, it.setting) for it in self._experiments()}
         for name in self.names:
             size, setting = {**TABLES, **of_experiments}[name]
-            if setting == "tuned" and size not in to_come and not (name in TABLES and self.part.get("arms")):
-                chosen.tuned_rows(size)
+            if setting == "tuned" and not (name in TABLES and self.part.get("arms")):
+                foreseen.tuned_rows(size)
 
     def choose(self) -> dict[Key, Choice]:
         """Choose for the rows of each round whose trials have all ended, as far as that changes what was chosen before."""
@@ -91,8 +91,7 @@ class Parts:
 
     def _to_choose(self) -> set[Key]:
         """Return the rows of every round that has not ended: it chooses for all of them at once."""
-        unended = [round_ for round_ in self._rounds() if missing_jobs(round_[2], self.results)]
-        return {(tunes, size, _row(job)) for tunes, size, trials in unended for job in trials}
+        return _rows_of([round_ for round_ in self._rounds() if missing_jobs(round_[2], self.results)])
 
     def _jobs(self, chosen: Chosen) -> list[tuple[Job, bool]]:
         """Return every run with what is chosen, and whether it waits."""
@@ -119,6 +118,11 @@ class Parts:
             return []
         trials = experiment_jobs(experiment, self.plan.name, chosen, **self.part)
         return [*final_jobs(experiment, self.plan.name, chosen, self.results, **self.part), *trials]
+
+
+def _rows_of(rounds: Sequence[tuple[Setting, int, list[Job]]]) -> set[Key]:
+    """Return the rows for which rounds of trials choose."""
+    return {(tunes, size, _row(job)) for tunes, size, trials in rounds for job in trials}
 
 
 def _row(job: Job) -> str:

@@ -97,8 +97,9 @@ def planned_jobs(results: Path, corpus: str, group: str) -> list[Job]:
     plan, chosen = corpus_plan(corpus), read_chosen(results / corpus / FILE)
     for budget, size, setting in itertools.product(BUDGETS, SIZES, SETTINGS):
         if group == table_group(size, setting, budget):
-            rows = [row.name for row in plan.rows if setting == "paper" or (setting, size, row.name) in chosen.choices]
-            return table_jobs(plan, chosen, size=size, setting=setting, budget=budget, rows=rows) if rows else []
+            if setting == "tuned" and not chosen.has_tuned(size):
+                return []
+            return table_jobs(plan, chosen, size=size, setting=setting, budget=budget)
     for budget, experiment in itertools.product(BUDGETS, named_experiments().values()):
         if group == group_of(experiment, budget):
             kinds = (experiment_jobs, possible_final_jobs) if is_known(experiment, chosen, budget) else ()
