@@ -11,6 +11,7 @@ from varsmooth.config import flat_config
 from varsmooth.errors import InputError
 from varsmooth.report import load_run
 from varsmooth.report.runs import group_runs
+from varsmooth.train.folder import RunFolder
 
 
 def write_record(folder: Path, content: Any) -> Path:
@@ -32,6 +33,17 @@ def test_a_run_without_metrics_has_no_curve(make_run: MakeRun) -> None:
     assert run.metrics == []
     assert run.curve == []
     assert run.best_valid is None
+
+
+def test_a_run_is_running_as_long_as_a_process_writes_in_its_folder(make_run: MakeRun) -> None:
+    killed = make_run(status="running", best=None)
+    assert killed.status == "stopped", "it could not say so itself"
+    (killed.path / "config.toml").touch()
+    with RunFolder.open(killed.path, lock=True):
+        assert load_run(killed.path).status == "running"
+    assert load_run(killed.path).status == "stopped", "and reading has left no lock behind"
+    with RunFolder.open(killed.path, lock=True):
+        pass
 
 
 def test_a_half_written_last_line_is_not_read_yet(make_run: MakeRun) -> None:

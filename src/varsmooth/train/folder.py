@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from varsmooth.errors import InputError
-from varsmooth.files import for_json, write_atomically
+from varsmooth.files import for_json, not_utf8, write_atomically
 from varsmooth.train.folder_lock import FolderLock, refuse_without, resume_command
-from varsmooth.train.record_shape import check_shape
+from varsmooth.train.record_shape import check_line, check_shape
 
 RECORD_FORMAT = "varsmooth.record.1"
 CONFIG = "config.toml"
@@ -89,18 +89,17 @@ class RunFolder:
         text = json.dumps(for_json({"format": RECORD_FORMAT, **record}), indent=2, ensure_ascii=False, allow_nan=False)
         self.write(self.record_path, f"{text}\n".encode())
 
-    def read_record(self) -> dict[str, Any]:
-        """Read ``record.json`` and check what it holds."""
+    def read_record(self, required: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Read ``record.json`` and check what it holds; ``required`` names what it must have in any case."""
         try:
-            record = json.loads(self.record_path.read_bytes())
+            content = self.record_path.read_bytes()
         except OSError as error:
             raise InputError(f"{self.record_path}: cannot be read: {error.strerror or error}") from None
-        except (ValueError, RecursionError):
-            raise InputError(f"{self.record_path}: not valid JSON") from None
+        record = _parsed(_decoded(content, self.record_path), str(self.record_path))
         if not isinstance(record, dict) or record.get("format") != RECORD_FORMAT:
             found = record.get("format") if isinstance(record, dict) else None
-            raise InputError(f"{self.record_path}: not a record of this version (format {found!r}, expected {RECORD_FORMAT!r})")
-        check_shape(record, self.record_path)
+            raise InputError(f"{self.record_path}: not a record of a run (format {found!r}, expected {RECORD_FORMAT!r})")
+        check_shape(record, self.record_path, required)
         return record
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
@@ -128,21 +127,34 @@ class RunFolder:
 
     def _metrics_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
         try:
-            lines = self.metrics_path.read_bytes().splitlines(keepends=True)
+            content = self.metrics_path.read_bytes()
         except FileNotFoundError:
             return []
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()
-        return [(line, self._parsed_metrics(number, line)) for number, line in enumerate(lines, start=1)]
+        whole = content[: content.rfind(b"\n") + 1]
+        _decoded(whole, self.metrics_path)
+        return [(line, self._parsed_metrics(number, line)) for number, line in enumerate(whole.splitlines(keepends=True), 1)]
 
     def _parsed_metrics(self, number: int, line: bytes) -> dict[str, Any]:
-        try:
-            metrics = json.loads(line)
-        except (ValueError, RecursionError):
-            raise InputError(f"{self.metrics_path}, line {number}: not valid JSON") from None
-        if not isinstance(metrics, dict) or not isinstance(metrics.get("step"), int):
-            raise InputError(f"{self.metrics_path}, line {number}: not an object with a whole number 'step'")
+        where = f"{self.metrics_path}, line {number}"
+        metrics = _parsed(line.decode(), where)
+        if not isinstance(metrics, dict):
+            raise InputError(f"{where}: must be an object, got {metrics!r:.80}")
+        check_line(metrics, where)
         return metrics
+
+
+def _decoded(content: bytes, path: Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, error) from None
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON: {error}") from None
 
 
 def state_step(path: Path) -> int:

@@ -92,6 +92,21 @@ class FolderLock:
         self._handle = handle
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process may be writing in a folder: so it is where one cannot look."""
+    try:
+        handle = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def refuse_without(path: Path | str, marker: str) -> None:
     """Refuse a folder that lacks the file by which it would be known."""
     try:

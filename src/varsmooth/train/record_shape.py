@@ -53,6 +53,9 @@ RESULT_SHAPE = {
     "scaled.bias": NUMBER,
     "scaled.perplexity": NUMBER,
 }
+LINE_SHAPE = {"step": WHOLE, "valid_perplexity": NUMBER}
+"""Of a line of metrics; what else it has is for people."""
+OF_LINE = ("step",)
 OF_RESULT = ("split", "predict", "tuned_temperature")
 
 
@@ -64,6 +67,11 @@ def check_shape(record: Mapping[str, Any], path: Path, required: tuple[str, ...]
         if not isinstance(entry, dict):
             raise InputError(f"{path}: every entry of results must be an object, got {entry!r:.80}")
         _check(entry, RESULT_SHAPE, OF_RESULT, f"{path}, result {number}: ")
+
+
+def check_line(metrics: Mapping[str, Any], where: str) -> None:
+    """Refuse a line of metrics in which something is not what it should be."""
+    _check(metrics, LINE_SHAPE, OF_LINE, f"{where}: ")
 
 
 def _check(found: Mapping[str, Any], shape: Mapping[str, str], needed: Sequence[str], where: str) -> None:
