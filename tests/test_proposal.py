@@ -19,6 +19,22 @@ COUNTS = Counts.from_ids(torch.tensor([5, 0, 1, 0, 2, 0, 1, 3]), 6)
 SCHEMES = ["linear_interpolation", "absolute_discounting", "kneser_ney"]
 
 
+@pytest.mark.parametrize("total", [1.00005, 0.99995])
+def test_probabilities_that_nearly_sum_to_1_are_made_to(total):
+    """What is missing is not one word's: of 50,000 words as likely as each other each has less than that."""
+    size = 50_000
+    proposal = Proposal(torch.full((size,), 0.2), torch.full((size,), total / size))
+    assert float(proposal.probs.double().sum()) == pytest.approx(1, abs=1e-7)
+    drawn = torch.bincount(proposal.draw(torch.arange(-(2**31), 2**31, 499)), minlength=size)
+    assert float(drawn.max() / drawn.sum()) == pytest.approx(1 / size, rel=0.1)
+
+
+def test_what_only_rounding_keeps_from_a_sum_of_1_stays_as_it_is():
+    probs = torch.rand(1000, generator=torch.Generator().manual_seed(1))
+    probs /= probs.sum()
+    assert Proposal(torch.full((1000,), 0.2), probs).probs is probs
+
+
 def test_linear_interpolation_by_hand():
     proposal = Proposal.linear_interpolation(COUNTS, 0.4)
     assert torch.allclose(proposal.rate, torch.tensor([0.4, 0.4, 0.4, 0.4, 0.0, 0.4]))

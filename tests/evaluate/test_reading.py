@@ -366,6 +366,22 @@ def test_what_is_found_can_be_used_where_nothing_is_sure_enough():
     assert found.best_scales().context == 1 / perplexity.COLDEST
 
 
+def test_where_the_context_says_the_same_of_every_word_the_bias_alone_is_scaled():
+    """As by the mean where every word is always replaced: every row of the table is then the same."""
+    generator = torch.Generator().manual_seed(5)
+    shares = torch.tensor([0.02, 0.4, 0.35, 0.12, 0.08, 0.03])
+    targets, right = torch.multinomial(shares, 600, replacement=True, generator=generator), shares.log() - shares.log().mean()
+    columns, table = Columns.cut(targets, EOS, 1, 0, right.device), torch.randn(1, 8, generator=generator).expand(6, 8)
+    hidden = torch.randn(600, 1, 8, generator=generator)
+    for far in (5.0, -0.3):
+        network = SimpleNamespace(bias=far * right)
+        found = reading.Reading(network, columns, Tables(table, table), "mean", 128, hidden)
+        best = found.best_scales()
+        assert best.bias == pytest.approx(1 / far, rel=0.1), "for the bias is right but for a factor"
+        assert best.context == 1.0
+        assert found.scaled(best).perplexity < found.scaled(Scales(1.0, 1 / far)).perplexity
+
+
 def test_the_derivatives_by_the_scales_are_those_of_autograd():
     generator = torch.Generator().manual_seed(4)
     logits, bias = torch.randn(7, 11, generator=generator).double(), torch.randn(11, generator=generator).double()

@@ -85,5 +85,10 @@ def apart(scales: Scales, terms: Derivatives) -> NewtonStep:
     return NewtonStep((context, bias), max(abs(context), abs(bias)) / unit)
 
 
+def bias_alone(scales: Scales, terms: Derivatives) -> NewtonStep:
+    """The step of the bias's scale, the context's left as it is."""
+    return apart(scales, terms._replace(slope=0.0, second=0.0, mixed=0.0))
+
+
 def _changed(scales: Scales, step: NewtonStep) -> Scales:
     return Scales(scales.context + step.change[0], scales.bias + step.change[1])

@@ -32,6 +32,19 @@ def logit_chunks(hidden: Tensor, targets: Tensor, table: Tensor, bias: Tensor) -
         yield F.linear(some_hidden, table[: bias.numel()], bias).float(), some_targets
 
 
+def tells_words_apart(hidden: Tensor, table: Tensor) -> bool:
+    """Whether what hidden states [rows, D] say of words differs by more than rounding, anywhere.
+
+    By the mean of a table all of whose words are always replaced it does not: all its rows are one.
+    """
+    rounding = 4 * torch.finfo(hidden.dtype).eps * table.norm(dim=-1).max()
+    for some in torch.split(hidden, rows_at_once(len(table), table.device)):
+        low, high = F.linear(some, table).aminmax(dim=-1)
+        if bool((high - low > rounding * some.norm(dim=-1)).any()):
+            return True
+    return False
+
+
 def target_nll(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """Return the loss [n] of each target; overwrites the logits."""
     if temperature != 1:

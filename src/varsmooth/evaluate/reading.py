@@ -93,7 +93,9 @@ class Reading:
 
     def best_scales(self, start: float = 1.0, tolerance: float = 1e-3) -> Scales:
         """Return the scales of context and bias with the lowest perplexity, looked for from ``start`` for both."""
-        found = self._best(Scales(start, start), newton.apart, tolerance)
+        # Where the context tells no word from another, its scale would follow nothing but rounding.
+        rule = newton.apart if self._tells_words_apart() else newton.bias_alone
+        found = self._best(Scales(start, start), rule, tolerance)
         return Scales(*(min(max(scale, -1 / COLDEST), 1 / COLDEST) for scale in found))
 
     def scaled(self, scales: Scales) -> Evaluation:
@@ -126,6 +128,12 @@ class Reading:
         tokens = tokens.to(self.hidden.device)
         hidden, inputs, targets = (each[tokens] for each in (self.hidden, self.columns.inputs, self.columns.targets))
         return replace(self, hidden=hidden, columns=replace(self.columns, tokens=len(targets), inputs=inputs, targets=targets))
+
+    @torch.inference_mode()
+    def _tells_words_apart(self) -> bool:
+        table = self.tables.output[: self.network.bias.numel()]
+        with full_precision(table.device):
+            return any(output.tells_words_apart(hidden, table) for hidden, _ in self._hidden_parts())
 
     @torch.inference_mode()
     def _figures(self, of_logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
