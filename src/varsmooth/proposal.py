@@ -26,8 +26,8 @@ ROUNDING = 2e-7
 class Proposal:
     """Word i is replaced with probability ``rate[i]``, by word v with probability ``probs[v]`` (eq. 1).
 
-    ``noises_output`` says whether data noising replaces the label too where it replaced the input. Probabilities that miss a sum of 1
-    by up to 1e-4, as those rounded to a few digits do, are made to sum to it.
+    ``noises_output`` says whether data noising replaces the label too where it replaced the input. Probabilities whose sum
+    misses 1 by no more than 1e-4, because they were rounded to a few digits, are made to sum to it.
     """
 
     rate: Tensor

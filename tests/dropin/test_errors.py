@@ -56,6 +56,23 @@ def test_several_heads():
     assert smooth(model, proposal(), head="2").parts[1].module is model[2]
 
 
+def test_a_feed_forward_layer_with_as_many_outputs_as_words_is_not_taken_for_the_head():
+    """Its model scores by the embedding's own weight, which no layer tells."""
+    model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS), nn.Linear(WORDS, 4))
+    refused(r"1 \(29, 4\) has a row for each word, but may be a feed-forward layer: '2' reads as many numbers", model)
+    assert smooth(model, proposal(), head="1").parts[1].module is model[1]
+
+
+class NamesWhatComesBefore(nn.Sequential):
+    def get_output_embeddings(self):
+        return self[1]
+
+
+def test_a_layer_that_the_model_names_must_be_able_to_score_words():
+    model = NamesWhatComesBefore(nn.Embedding(WORDS, 4), nn.Linear(4, 4), nn.Linear(4, WORDS))
+    assert smooth(model, proposal()).parts[1].module is model[2]
+
+
 def test_the_tied_layer_is_preferred():
     model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS), nn.Linear(4, WORDS))
     model[2].weight = model[0].weight
@@ -192,8 +209,53 @@ def test_a_subclass_keeps_what_it_does_to_the_vectors():
     assert model[0].weight.grad.sum() == pytest.approx(3 * ids().numel() * 4)
 
 
-def test_a_subclass_that_looks_at_the_ids_is_refused():
-    refused("does more than look rows up", nn.Sequential(Positional(WORDS, 4)), output="none")
+class Masked(nn.Embedding):
+    def forward(self, input):
+        return super().forward(input) * (input != 5)[..., None]
+
+
+@pytest.mark.parametrize("kind", [Positional, Masked])
+def test_a_subclass_that_looks_at_the_ids_is_refused(kind):
+    refused("does more than look rows up", nn.Sequential(kind(WORDS, 4)), output="none")
+
+
+class Named(nn.Embedding):
+    def forward(self, input_ids, scale=1.0):
+        return super().forward(input_ids) * scale
+
+
+def test_a_subclass_is_called_by_its_own_names_and_with_what_it_reads_alone():
+    model, other = Named(WORDS, 4), Named(WORDS, 4)
+    other.weight = model.weight
+    for each in (model, other):
+        smooth(each, proposal(), output="none", input=each)
+    assert torch.equal(model(input_ids=ids()), other(ids()))
+    with pytest.raises(InputError, match="was called with 2 arguments"):
+        model(ids(), 2.0)
+
+
+class Decoupled(nn.Embedding):
+    """Words past the table's are another's: as IdeficsDecoupledEmbedding has it."""
+
+    def forward(self, input):
+        past = input >= self.num_embeddings
+        return torch.where(past[..., None], 100.0, super().forward(input.masked_fill(past, 0)))
+
+
+def test_a_batch_of_more_places_than_words_is_read_by_a_subclass_as_any():
+    model, plain = Decoupled(WORDS, 4), nn.Embedding(WORDS, 4)
+    plain.weight = model.weight
+    for each in (model, plain):
+        smooth(each, proposal(), output="none", input=each)
+    many = ids(batch=8)
+    assert many.numel() > WORDS
+    assert torch.equal(model(many), plain(many))
+
+
+def test_a_table_without_values():
+    with torch.device("meta"):
+        model = recurrent()
+    refused("embedding 'words' has no values yet", model)
 
 
 def test_bad_options():

@@ -9,6 +9,7 @@ from torch import nn
 from dropin_for_tests import BATCH, TIME, WIDTH, WORDS, gradients, ids, loss_of, proposal, recurrent
 from varsmooth import Counts, DrawKey, EmbeddingPosterior, InputError, Proposal, smooth, special_ids_of
 from varsmooth.draws import Site
+from varsmooth.dropin.finding import shifts_labels
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -182,6 +183,37 @@ def test_labels_are_shifted_for_causal_models_alone():
     changed = (logits != masked(input_ids=ids()).logits).nonzero()
     assert len(changed) > BATCH
     assert all(ids(seed=1)[batch, time] == word for batch, time, word in changed.tolist())
+
+
+def bart():
+    torch.manual_seed(3)
+    settings = {"vocab_size": WORDS, "d_model": WIDTH, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    settings |= {"max_position_embeddings": 16, "dropout": 0.0, "pad_token_id": 1}
+    return transformers.BartForCausalLM(transformers.BartConfig(**settings)).train()
+
+
+class CallsSuper(transformers.GPT2LMHeadModel):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+def of_own_forward(kind):
+    return kind(gpt2().config).train()
+
+
+@pytest.mark.parametrize(
+    ("make", "shifts"),
+    [(gpt2, True), (llama, True), (lambda: of_own_forward(CallsSuper), True), (bart, False), (bert, False), (t5, False)],
+)
+def test_labels_are_shifted_where_the_model_shifts_them(make, shifts):
+    model = make()
+    found = model(input_ids=ids(), labels=ids())
+    losses = [
+        torch.nn.functional.cross_entropy(found.logits[:, : TIME - far].flatten(0, 1), ids()[:, far:].flatten())
+        for far in (0, 1)
+    ]
+    assert found.loss.item() == pytest.approx(losses[shifts].item(), rel=1e-5), "what the model itself does"
+    assert shifts_labels(model) == shifts
 
 
 def test_prediction_of_transformers_uses_the_mean_and_generates():

@@ -194,6 +194,17 @@ def test_kl_counts_each_drawn_table_once(tied):
     assert handle.kl("plain") != handle.kl()
 
 
+def test_tables_that_are_computed_by_now_count_once_each_and_are_not_folded():
+    model = recurrent(tied=False)
+    handle = smooth(model, proposal())
+    expected = float(handle.kl())
+    for module in (model.words, model.head):
+        nn.utils.parametrizations.weight_norm(module)
+    assert float(handle.kl()) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(InputError, match=r"'words' has a weight that is computed by now, which fold\(\) cannot set"):
+        handle.fold()
+
+
 def test_kl_leaves_out_a_head_that_is_not_drawn():
     model, noise = recurrent(tied=False), proposal()
     torch.testing.assert_close(smooth(model, noise, output="none").kl(), EmbeddingPosterior(model.words.weight, noise).kl())
@@ -245,6 +256,38 @@ def test_a_copied_model_is_smoothed_by_itself():
     optimizer.step()
     assert handle.current_step == 0
     assert twin.words.forward.__self__.clock.step == 1
+
+
+def test_a_model_is_copied_after_a_pass_with_weights_of_a_step():
+    model = recurrent()
+    smooth(model, proposal())
+    weights = {name: weight * 2 for name, weight in model.named_parameters()}
+    torch.func.functional_call(model, weights, ids())
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(ids()), model(ids()))
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.source, self.target, self.head = nn.Embedding(WORDS, WIDTH), nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+        self.target.weight = self.source.weight
+
+    def forward(self, given):
+        return self.head(self.source(given) + self.target(given))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_tables_that_are_untied_after_they_were_smoothed_are_refused(training):
+    model = Pair().train(training)
+    handle = smooth(model, proposal(), output="none", input="source")
+    tied = model.source.weight
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    for action in (lambda: model(ids()), handle.kl, handle.fold):
+        with pytest.raises(InputError, match="shared the table of 'source' when that was smoothed has one of its own now"):
+            action()
+    model.source.weight = model.target.weight = tied
+    model(ids())
 
 
 def test_a_forgotten_handle_keeps_nothing_alive():

@@ -267,6 +267,21 @@ def test_draws_are_cast_at_the_end_and_gradients_keep_the_dtype_of_the_weight(gr
         torch.testing.assert_close(grad, torch.autograd.grad(draw().sum(), table)[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("granularity", ["word", "element"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradients_of_a_word_that_replaces_many_add_up_in_half_precision_too(dtype, granularity, dropout):
+    """In half precision a sum of a thousand numbers of one size stands still before its first half."""
+    words = 5000
+    noise = Proposal.blank(words, 0.5, words - 1)
+    tables = [torch.ones(words, 8, dtype=kind).requires_grad_() for kind in (dtype, torch.float32)]
+    for table in tables:
+        q = EmbeddingPosterior(table, noise, granularity=granularity, dropout=dropout)
+        q.sample(key=1).backward(torch.full((words, 8), 2.0**-8, dtype=table.dtype))
+        assert table.grad.dtype == table.dtype
+    torch.testing.assert_close(tables[0].grad.float(), tables[1].grad, rtol=0.01, atol=0)
+
+
 def test_the_first_rows_are_those_of_the_whole_table():
     q = posterior("element", weight=weight().requires_grad_(), dropout=0.4)
     assert torch.equal(q.sample(3, rows=V - 2), q.sample(3)[: V - 2])

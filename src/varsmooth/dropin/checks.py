@@ -9,6 +9,9 @@ from varsmooth.dropin.tables import Smoothed, forward_on_rows, is_plain
 from varsmooth.errors import InputError
 from varsmooth.proposal import Proposal
 
+TRIED_AT_ONCE = 4096
+"""Words at a time, to look whether a subclass of nn.Embedding minds which they are."""
+
 
 def check_kinds(model: object, proposal: object) -> None:
     """Refuse arguments of ``smooth`` that are not what they should be, which are easily exchanged."""
@@ -56,6 +59,8 @@ def _check_table(module: nn.Embedding | nn.Linear, name: str, what: str, *, allo
             f"{what} {name!r} has a weight that is computed from other parameters (weight_norm, pruning, another "
             "parametrisation), so it cannot be drawn; take that off first"
         )
+    if isinstance(weight, torch.Tensor) and weight.is_meta:
+        raise InputError(f"{what} {name!r} has no values yet (device 'meta'); give the model its weights first")
     if not isinstance(weight, torch.Tensor) or not weight.is_floating_point() or weight.element_size() < 2:
         kind = str(getattr(weight, "dtype", type(weight).__name__)).removeprefix("torch.")
         raise InputError(
@@ -73,9 +78,13 @@ def _check_table(module: nn.Embedding | nn.Linear, name: str, what: str, *, allo
 
 @torch.no_grad()
 def _reads_rows(module: nn.Embedding) -> bool:
-    """Whether the subclass's forward on rows looked up before is what it is on ids: tried on three words."""
-    ids = torch.tensor([[0, module.num_embeddings // 2, module.num_embeddings - 1]], device=module.weight.device)
+    """Whether the subclass's forward on rows looked up before is what it is on ids, of whatever word and at whatever place."""
+    words = torch.arange(module.num_embeddings, device=module.weight.device)
     try:
-        return torch.equal(type(module).forward(module, ids), forward_on_rows(module, module.weight[ids]))
+        return all(
+            torch.equal(type(module).forward(module, ids), forward_on_rows(module, module.weight[ids]))
+            for some in torch.split(words, TRIED_AT_ONCE)
+            for ids in (some[None], some.flip(0)[None])
+        )
     except (RuntimeError, TypeError, IndexError):
         return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import inspect
+from collections.abc import Container, Sequence
 from typing import TypeVar
 
 from torch import nn
@@ -12,7 +13,8 @@ from varsmooth.errors import InputError, nearest
 Layer = TypeVar("Layer", nn.Embedding, nn.Linear)
 CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How transformers names the classes that predict the next word."""
-CAUSAL_BY_NAME_ONLY = {"XLNetLMHeadModel", "XLMWithLMHeadModel", "FlaubertWithLMHeadModel"}
+SHIFTING_LOSS = "loss_function"
+"""What causal models of transformers call that shift their labels; some, such as Bart's, compute a loss of their own."""
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -70,35 +72,43 @@ def find_head(model: nn.Module, embedding: nn.Embedding, given: str | nn.Module 
     """Return the layer that was ``given``, the one the model names, the one tied to the embedding, or the one that fits."""
     if given is not None:
         return _given(model, given, nn.Linear, "head")
-    asked = _ask(model, "get_output_embeddings")
-    if isinstance(asked, nn.Linear):
+    asked, words = _ask(model, "get_output_embeddings"), embedding.num_embeddings
+    # Some models answer with the layer before the one that scores words.
+    if isinstance(asked, nn.Linear) and (asked.out_features == words or asked.out_features != asked.in_features):
         return asked
-    tests: list[Callable[[nn.Linear], bool]] = [
-        lambda layer: layer.weight is embedding.weight,
-        lambda layer: layer.out_features == embedding.num_embeddings,
-    ]
-    for fits in tests:
-        found = {name: layer for name, layer in _by_table(model, nn.Linear).items() if fits(layer)}
-        if len(found) == 1:
-            return next(iter(found.values()))
-        if found:
-            raise InputError(
-                f"several layers of {type(model).__name__} could score words ({_listed(found)}); "
-                "name one, smooth(..., head='NAME'), or smooth the input alone with output='none'"
-            )
-    raise InputError(
-        f"no output head found in {type(model).__name__}: no nn.Linear is tied to the embedding or has its "
-        f"{embedding.num_embeddings} rows; smooth the input alone with output='none', or name the layer with head='NAME'; "
-        "a quantised one cannot be drawn: smooth first"
-    )
+    layers = _by_table(model, nn.Linear)
+    tied = {name: layer for name, layer in layers.items() if layer.weight is embedding.weight}
+    found = tied or {name: layer for name, layer in layers.items() if layer.out_features == words}
+    if not found:
+        raise InputError(
+            f"no output head found in {type(model).__name__}: no nn.Linear is tied to the embedding or has its "
+            f"{words} rows; smooth the input alone with output='none', or name the layer with head='NAME'; "
+            "a quantised one cannot be drawn: smooth first"
+        )
+    instead = "smooth(..., head='NAME'), or smooth the input alone with output='none'"
+    if len(found) > 1:
+        raise InputError(f"several layers of {type(model).__name__} could score words ({_listed(found)}); name one, {instead}")
+    reader = next((name for name, layer in layers.items() if layer.in_features == words), None)
+    if reader and not tied:
+        raise InputError(
+            f"{_listed(found)} has a row for each word, but may be a feed-forward layer: {reader!r} reads as many numbers; "
+            f"name the layer that scores words, {instead}"
+        )
+    return next(iter(found.values()))
 
 
 def shifts_labels(model: nn.Module) -> bool:
-    """Whether it is a causal model of transformers, or made from one: these shift their ``labels``, masked models do not."""
+    """Whether it is a causal model of transformers, or made from one, that shifts its ``labels``: masked models do not."""
     if not hasattr(model, "loss_type") or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return False
-    names = {kind.__name__ for kind in type(model).__mro__}
-    return any(name.endswith(CAUSAL) for name in names) and not names & CAUSAL_BY_NAME_ONLY
+    if not any(kind.__name__.endswith(CAUSAL) for kind in type(model).__mro__):
+        return False
+    for kind in type(model).__mro__:
+        if forward := vars(kind).get("forward"):
+            names = inspect.unwrap(forward).__code__.co_names
+            if SHIFTING_LOSS in names or "super" not in names:
+                return SHIFTING_LOSS in names
+    return False
 
 
 def _given(model: nn.Module, given: str | nn.Module, kind: type[Layer], argument: str) -> Layer:

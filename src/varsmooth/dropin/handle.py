@@ -143,7 +143,10 @@ class SmoothingHandle:
         Add it to the loss in place of weight decay on these tables: ``lambda / T`` times it to a mean over tokens of windows of
         T words.
         """
-        tables = {id(part.module.weight): part.table for part in self.parts}
+        for part in self.parts:
+            part.check_tie()
+        weights = [part.module.weight for part in self.parts]  # kept, or the next one that is computed might get the same id
+        tables = {id(weight): part.table for weight, part in zip(weights, self.parts, strict=True)}
         return torch.stack([table.posterior.kl(form) for table in tables.values()]).sum()
 
     @property
@@ -194,6 +197,10 @@ class SmoothingHandle:
         """Write the mean into the tables and remove the handle: a plain model that predicts as this one did."""
         if self.removed:
             raise InputError("this handle was removed or folded already; fold() would change the tables once more")
+        for part in self.parts:
+            part.check_tie()
+            if "weight" not in part.module._parameters:
+                raise InputError(f"{part.table.name!r} has a weight that is computed by now, which fold() cannot set")
         means = {id(part.module.weight): part for part in self.parts if part.mean}
         for part in self.parts:
             if not part.mean and id(part.module.weight) in means:

@@ -48,6 +48,10 @@ class Table:
     _posterior: EmbeddingPosterior | None = field(default=None, repr=False)
     _made_for: tuple[torch.device, torch.dtype, torch.Size] | None = field(default=None, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made anew: its weight may be one that torch does not copy, such as a step's in functional_call."""
+        return {**vars(self), "_posterior": None, "_made_for": None}
+
     @property
     def posterior(self) -> EmbeddingPosterior:
         weight, how = self.module.weight, self.settings
@@ -86,13 +90,28 @@ class Smoothed:
         vars(self.module).pop("forward", None)
 
     @outside_compile
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, *given: Tensor, **named: Tensor) -> Tensor:
+        self.check_tie()
+        if not self.module.training and not (self.mean and self.table.posterior.smooths):
+            return type(self.module).forward(self.module, *given, **named)  # type: ignore[arg-type]
+        if len(given) + len(named) != 1:
+            raise InputError(
+                f"{self.table.name!r} was called with {len(given) + len(named)} arguments; a smoothed layer takes one, "
+                "what it reads: smooth the other table alone, or remove() the handle"
+            )
+        (input,) = (*given, *named.values())
         if self.module.training:
             self.clock.never_drawn.discard(self.table.name)
             return self.drawn(input)
-        if self.mean and self.table.posterior.smooths:
-            return self.predicted(input)
-        return type(self.module).forward(self.module, input)  # type: ignore[arg-type]
+        return self.predicted(input)
+
+    def check_tie(self) -> None:
+        """Refuse a layer that shared the table when it was smoothed, and no longer does."""
+        if self.module is not self.table.module and self.module.weight is not self.table.module.weight:
+            raise InputError(
+                f"a layer that shared the table of {self.table.name!r} when that was smoothed has one of its own now "
+                "(load_state_dict with assign=True unties tables); tie them again, or remove() the handle and smooth again"
+            )
 
     def drawn(self, given: Tensor) -> Tensor:
         raise NotImplementedError
@@ -163,7 +182,7 @@ def forward_on_rows(module: nn.Embedding, vectors: Tensor) -> Tensor:
     rows = vectors.flatten(0, -2)
     shadow = copy.copy(module)
     vars(shadow)["_parameters"] = {**module._parameters, "weight": rows}
-    shadow.padding_idx = None
+    shadow.num_embeddings, shadow.padding_idx = len(rows), None
     places = torch.arange(len(rows), device=rows.device).view(vectors.shape[:-1])
     return type(module).forward(shadow, places)
 
@@ -240,7 +259,8 @@ def _labels_and_replaced(given: Tensor, window: Window) -> tuple[Tensor, Tensor]
     if labels is None:
         raise InputError(
             "output='target' needs the labels before the forward pass: call handle.labels(targets) first, "
-            "or pass labels=... to a causal model of transformers; output='table' needs none"
+            "or pass labels=... to a causal model of transformers that shifts them; output='table' needs none, and goes with "
+            "a Trainer's label_smoothing_factor, which keeps the labels from the model"
         )
     if replaced is None:
         raise InputError("output='target' needs the embedding to be called before the head")

@@ -170,19 +170,21 @@ class _Rows(torch.autograd.Function):
         if factor is not None:
             drawn.mul_(factor)
         ctx.save_for_backward(source, factor, changed, flat_source)
-        ctx.shape = weight.shape
+        ctx.shape, ctx.dtype = weight.shape, weight.dtype
         return drawn
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         source, factor, changed, flat_source = ctx.saved_tensors
-        grad = grad.clone(memory_format=torch.contiguous_format) if factor is None else (grad * factor).contiguous()
-        moved = None
+        # In the half precision of a table the sum of many gradients would stand still long before its end.
+        wide = torch.promote_types(grad.dtype, torch.float32)
+        grad = grad * factor if factor is not None else grad.to(wide, copy=True)
+        grad, moved = grad.to(wide).contiguous(), None
         if changed is not None:
             moved = grad.view(-1).index_select(0, changed)
             grad.view(-1).index_fill_(0, changed, 0)
         total = grad if source is None else grad.new_zeros(ctx.shape).index_add_(0, source, grad)
         if moved is not None:
             total.view(-1).index_add_(0, flat_source, moved)
-        return total, None, None, None, None
+        return total.to(ctx.dtype), None, None, None, None
