@@ -197,10 +197,10 @@ def test_kl_counts_each_drawn_table_once(tied):
 def test_tables_that_are_computed_by_now_count_once_each_and_are_not_folded():
     model = recurrent(tied=False)
     handle = smooth(model, proposal())
-    expected = float(handle.kl())
+    expected = handle.kl().item()
     for module in (model.words, model.head):
         nn.utils.parametrizations.weight_norm(module)
-    assert float(handle.kl()) == pytest.approx(expected, rel=1e-5)
+    assert handle.kl().item() == pytest.approx(expected, rel=1e-5)
     with pytest.raises(InputError, match=r"'words' has a weight that is computed by now, which fold\(\) cannot set"):
         handle.fold()
 
