@@ -246,6 +246,13 @@ def test_several_temperatures_at_once_are_each_exactly_as_alone(temperatures, mo
     for temperature, each in zip(temperatures, together, strict=True):
         assert torch.equal(each.nll, found.token_nll(temperature))
         assert all(torch.equal(*pair) for pair in zip(each, found.judged(temperature), strict=True))
+    computed.clear()
+    scales = Scales(0.8, 1.3)
+    again, scaled = found.judged_and_scaled(temperatures, scales)
+    assert len(computed) == 1, "with scales, too"
+    for pair in zip(again, together, strict=True):
+        assert all(torch.equal(*parts) for parts in zip(*pair, strict=True))
+    assert scaled == found.scaled(scales)
 
 
 @pytest.mark.gpu

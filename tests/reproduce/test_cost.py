@@ -15,6 +15,7 @@ from varsmooth.bench.targets import STEP
 from varsmooth.bench.workload import VANILLA, WORD, Workload
 from varsmooth.fleet.clock import Clock
 from varsmooth.report.runs import load_run
+from varsmooth.reproduce import cost
 from varsmooth.reproduce.cost import Cost, cost_curves, cost_plans, cost_table, measure_cost, read_cost
 from varsmooth.reproduce.pace import milliseconds, scheme_of
 from varsmooth.reproduce.page import build_page
@@ -112,11 +113,25 @@ def test_cost_stops_when_the_time_is_up_and_the_same_command_goes_on(run, result
     command = ["reproduce", "ptb", "--experiment", "cost", "--results", results, "--out", tmp_path / "out"]
     names = ["cost of 8 units with 211 words", "cost of 16 units with 211 words"]
     assert json.loads(run(*command, "--dry-run", "--json")[1]) == {"planned": 2, "missing": names, "steps": 0, "waiting": 0}
-    times = iter([0.0, 30.0, 61.0])
-    monkeypatch.setattr("varsmooth.reproduce.cost.Clock", lambda limit: Clock(limit, lambda: next(times)))
-    status, _, told = run(*command, "--minutes", 1)
+    now, bench = [0.0], cost.run_bench
+
+    def after(seconds):
+        """Bench, and have the clock say that it took so long."""
+
+        def timed(plan, observe):
+            now[0] += seconds
+            return replace(bench(plan, observe), seconds=seconds)
+
+        return timed
+
+    monkeypatch.setattr(cost, "Clock", lambda limit: Clock(limit, lambda: now[0]))
+    monkeypatch.setattr(cost, "run_bench", after(20.0))
+    # Of the second shape, which is three times as much, a minute is to be expected: neither --minutes nor --within has that.
+    status, _, told = run(*command, "--minutes", 1, "--within", 9)
     assert (status, "the time is up, 1 runs are left; the same command goes on" in told) == (0, True), told
     assert run(*command, "--dry-run")[1].splitlines() == names[1:]
+    assert run(*command, "--minutes", 1)[0] == 0, "the first of a call is begun in any case"
+    assert run(*command, "--dry-run")[1] == ""
 
 
 def test_cost_needs_a_gpu_and_takes_no_rows(run, results, tmp_path):

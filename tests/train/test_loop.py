@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from networks_for_tests import tiny_config, tiny_trainer
 from varsmooth import InputError, LanguageModel
 from varsmooth.config import Config
 from varsmooth.experiment import Reporting, Session, new_run, start_run
+from varsmooth.train import writer as writer_module
 from varsmooth.train.display import Screen
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.interruptions import Interrupted, Interruptions
@@ -83,6 +85,28 @@ def test_the_end_is_told_before_its_state_is_saved(tmp_path, patience, last):
     newest = f"state-{last:08d}.safetensors"
     assert (len(seen), newest in seen[0]) == (1, False)
     assert folder.state_paths()[0].name == newest
+
+
+def test_others_have_their_turn_while_the_last_state_is_written(tmp_path, monkeypatch):
+    may_write, write_state = threading.Event(), writer_module.write_state
+    monkeypatch.setattr(writer_module, "write_state", lambda *about: may_write.wait(60) and write_state(*about))
+    trainer, turns = tiny_trainer(tiny_config("vanilla", "train.steps=3", "train.eval_every=3")), 0
+    with RunFolder.create(tmp_path / "run") as folder, Writer(folder) as writer:
+        for _ in fit(
+            trainer,
+            writer,
+            validate=lambda: given(5.0),
+            save_best=lambda: None,
+            ending=lambda: None,
+            reason_to_stop=lambda: None,
+            display=Silent(),
+        ):
+            turns += 1
+            if turns == 3 + 20:
+                assert folder.state_paths() == []
+                may_write.set()
+        assert turns >= 3 + 20
+        assert [path.name for path in folder.state_paths()] == ["state-00000003.safetensors"], "and nothing ends before it is"
 
 
 def test_without_patience_all_steps_are_taken_and_the_last_is_evaluated(tmp_path):

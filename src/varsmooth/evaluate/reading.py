@@ -83,6 +83,17 @@ class Reading:
         """Return the same at several temperatures, from logits that are computed once."""
         return [Judged(*parts) for parts in self._figures(partial(judge_each, temperatures=temperatures))]
 
+    def judged_and_scaled(self, temperatures: Sequence[float], scales: Scales) -> tuple[list[Judged], Evaluation]:
+        """Return the same and what ``scaled`` returns, from logits that are computed once."""
+        bias = self.network.bias.float()
+
+        def all_of(logits: Tensor, targets: Tensor) -> Tensor:
+            judged = judge_each(logits, targets, temperatures).flatten(0, 1)
+            return torch.cat([judged, output.scaled_nll(logits, targets, bias, scales)[None]])
+
+        *parts, losses = self._figures(all_of)
+        return [Judged(*parts[start : start + 3]) for start in range(0, len(parts), 3)], self._mean_with(scales, losses)
+
     def targets(self) -> Tensor:
         """Return the tokens [tokens] in the order of the stream."""
         return self.columns.in_order(self.columns.targets)
@@ -100,7 +111,9 @@ class Reading:
 
     def scaled(self, scales: Scales) -> Evaluation:
         """Return the mean loss with scales."""
-        losses = self._figures(partial(output.scaled_nll, bias=self.network.bias.float(), scales=scales))
+        return self._mean_with(scales, self._figures(partial(output.scaled_nll, bias=self.network.bias.float(), scales=scales)))
+
+    def _mean_with(self, scales: Scales, losses: Tensor) -> Evaluation:
         nll = float(losses.sum(dtype=torch.float64)) / self.columns.tokens
         return Evaluation(nll, self.columns.tokens, self.predict, scales=scales)
 

@@ -60,11 +60,12 @@ def _judged_results(split: str, reading: Reading, tuned: float, scales: Scales, 
     The second also has what the scales of context and bias that are best on valid give, as a further control.
     """
     targets, temperatures = reading.targets(), (1.0, tuned)
-    for is_tuned, temperature, judged in zip((False, True), temperatures, reading.judged_at(temperatures), strict=True):
+    each, scaled = reading.judged_and_scaled(temperatures, scales)
+    for is_tuned, temperature, judged in zip((False, True), temperatures, each, strict=True):
         nll = float(judged.nll.sum(dtype=torch.float64)) / len(targets)
         found = _result(split, Evaluation(nll, len(targets), reading.predict, temperature), is_tuned)
         bands = [asdict(band) for band in frequency_bands(judged.nll, targets, counts)]
-        control = {"scaled": {**scales._asdict(), "perplexity": reading.scaled(scales).perplexity}} if is_tuned else {}
+        control = {"scaled": {**scales._asdict(), "perplexity": scaled.perplexity}} if is_tuned else {}
         yield {**found, **control, "bands": bands, "calibration": asdict(calibration_of(judged.confidence, judged.correct))}
 
 

@@ -69,6 +69,10 @@ class Clock:
         """Take note of how long a run took from its last step to its end."""
         self._evaluation = max(self._evaluation, seconds)
 
+    def leaves(self, seconds: float) -> bool:
+        """Whether something that takes so long would end in time."""
+        return self._finish is None or self._now() + MARGIN * seconds <= self._finish
+
     def fits(self, steps: int, others: Sequence[int]) -> bool:
         """Whether a run of ``steps`` steps would end in time beside ``others``, each with its own number before it.
 
@@ -83,7 +87,7 @@ class Clock:
         if pace is None:
             return not others
         work = steps + sum(min(steps, other) for other in others)
-        return self._now() + MARGIN * (pace * work + self._evaluation) <= self._finish
+        return self.leaves(pace * work + self._evaluation)
 
     def _pace(self) -> float | None:
         """Seconds for a step of any run."""

@@ -81,16 +81,18 @@ def plan_name(plan: Plan) -> str:
 def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer, limit: TimeLimit | None = None) -> list[Findings]:
     """Measure what has no row yet, adding to ``cost.csv`` after each plan, so that nothing is measured twice.
 
-    No plan is begun once the ``limit`` is up. One that fails is passed over, and told when the others have been measured.
+    No plan is begun that would not end within the ``limit``, by how long the one before it took: of half a plan nothing is
+    kept. One that fails is passed over, and told when the others have been measured.
     """
-    path, clock = results / FILE, Clock(limit)
+    path, clock = results / FILE, Clock(limit and TimeLimit(limit.minutes))
     found: list[Findings] = []
     failed: list[InputError] = []
     checked: set[int] = set()
+    pace = 0.0
     for plan in missing_plans(results, plans):
-        if clock.up:
-            break
         (load,) = plan.workloads
+        if clock.up or not clock.leaves(pace * _work(load)):
+            break
         # Kernels are chosen by size: what was found right for one vocabulary need not be asked again for the next.
         try:
             findings = run_bench(replace(plan, gate=()) if load.size in checked else plan, observe)
@@ -104,9 +106,15 @@ def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer, limit:
         checked.add(load.size)
         append_csv(path, findings)
         found.append(findings)
+        pace = findings.seconds / _work(load)
     if failed:
         raise failed[0]
     return found
+
+
+def _work(load: Workload) -> float:
+    """What a shape has to compute for a word, in multiplications: the output layer's, and those of two recurrent layers."""
+    return load.size * load.words + 16 * load.size**2
 
 
 def shown_cost(results: Path) -> list[Cost]:

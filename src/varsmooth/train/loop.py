@@ -16,6 +16,10 @@ Outcome: TypeAlias = Literal["steps", "patience"] | Reason
 """Why training ended: it has taken its steps, it has lost its patience, or it was stopped."""
 
 
+A_MOMENT = 1e-3
+"""Seconds to wait for the disk before others have their turn."""
+
+
 class Display(Protocol):
     """Shows a run's progress to a person."""
 
@@ -34,7 +38,7 @@ def fit(
     reason_to_stop: Callable[[], Reason | None],
     display: Display,
 ) -> Generator[None, None, Outcome]:
-    """Train until steps, patience or a reason to stop end it, giving way after each step and wherever it would wait for a GPU.
+    """Train until steps, patience or a reason to stop end it, giving way after each step and while a GPU or the disk works.
 
     A state is saved at intervals, unless the one before it still waits for the disk, and at the end. Before that last one comes
     ``ending``: a run that is killed after it has no step left, when it is resumed, to measure its pace by.
@@ -60,6 +64,8 @@ def fit(
     yield from settled(trainer.device)
     ending()
     yield from _save(trainer, writer)
+    while not writer.is_through(A_MOMENT):
+        yield
     writer.flush()
     return outcome
 

@@ -38,6 +38,10 @@ class RunWriter(Protocol):
 
     def metrics(self, metrics: Mapping[str, Any]) -> None: ...
 
+    def is_through(self, within: float) -> bool:
+        """Wait for the disk for so many seconds, and say whether it has everything, or has failed."""
+        ...
+
     def flush(self) -> None:
         """Wait until everything is on disk."""
         ...
@@ -97,10 +101,17 @@ class Writer:
         """Write a line of metrics here and now."""
         self.folder.append_metrics(metrics)
 
+    def is_through(self, within: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(self._has_nothing_to_do, within)
+
     def flush(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and not self._writing)
+            self._changed.wait_for(self._has_nothing_to_do)
         self._raise()
+
+    def _has_nothing_to_do(self) -> bool:
+        return not self._waiting and not self._writing
 
     def _raise(self) -> None:
         if self._error is not None:
