@@ -31,10 +31,17 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~UMASK)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise (named(error, path) if isinstance(error, OSError) else error) from None
     sync_folder(path.parent)
+
+
+def named(error: OSError, path: Path) -> OSError:
+    """Have an error say which file it is about, where it does not: writing by a number knows no name."""
+    if error.filename is None:
+        error.filename = str(path)
+    return error
 
 
 def for_json(value: Any) -> Any:

@@ -51,6 +51,19 @@ def test_training_goes_on_when_the_disk_of_its_log_is_full(tmp_path: Path) -> No
     assert status_of(tmp_path / "run") == "finished"
 
 
+@needs_full
+@pytest.mark.parametrize("kept", ["nowhere", "full"])
+def test_training_goes_on_when_nobody_hears_of_its_progress(tmp_path: Path, kept: str) -> None:
+    """With --json progress goes to standard error, and the record alone to standard output."""
+    arguments = ["-m", "varsmooth", *train(tmp_path / "run"), "--json"]
+    with FULL.open("w") as full, started(arguments, **({"stderr": full} if kept == "full" else {})) as process:
+        if kept == "nowhere":
+            process.stderr.close()
+            process.stderr = None
+        shown, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, json.loads(shown)["status"]) == (0, "finished")
+
+
 @pytest.mark.parametrize("command", [["recipes"], ["recipes", "--json"]])
 def test_figures_that_nobody_reads_end_as_the_shell_expects(command: list[str]) -> None:
     assert outcome(*command, close=True, env=BUFFERED) == (128 + signal.SIGPIPE, "")

@@ -181,6 +181,10 @@ def test_a_database_that_is_gone_or_whose_password_is_not_kept(run: Run, folder:
     (copy / "sweep.json").write_text(json.dumps(note))
     refused(run("sweep", "show", copy), "sweep.db is missing")
     assert [path.name for path in copy.iterdir()] == ["sweep.json"], "showing makes no database"
+    for odd in ("[1]", "null", "3", "{", '{"study": "s", "storage": 5}', '{"storage": null}'):
+        (copy / "sweep.json").write_text(odd)
+        for command in (["show", copy], ["tell", copy, "--out", copy], [folder / "tiny.toml", "--out", copy]):
+            refused(run("sweep", *command), "sweep.json: not ", "must not be changed")
     (copy / "sweep.json").write_text(json.dumps({**note, "storage": "postgresql://me:***@host/db"}))
     refused(run("sweep", "show", copy), "the password is not kept", "--storage")
     refused(run("sweep", "tell", copy, "--out", copy), "the password is not kept", "--storage")

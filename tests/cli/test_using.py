@@ -156,6 +156,31 @@ def test_a_text_that_has_changed_is_told_of(run: Run, text: Path, tmp_path: Path
     assert run("eval", tmp_path / "run", "--data", tmp_path / "text")[2] == "", "it was asked for"
 
 
+def test_a_new_word_in_a_text_whose_words_were_all_known_is_told_as_a_change(run: Run, tmp_path: Path) -> None:
+    folder, out = tmp_path / "closed", tmp_path / "run"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text("one two three\n" * 10)
+    assert run("train", "--out", out, *settings("train.batch=2"), "--data", folder)[0] == 0
+    with (folder / "valid.txt").open("a") as file:
+        file.write("four\n")
+    changed = "the text has changed since this run was trained", "valid.txt, line 11 has the word 'four'"
+    refused(run("eval", out), *changed)
+    refused(run("eval", out, "--data", folder), "the word 'four' is not in the vocabulary", "--set data.min_count=11")
+
+
+def test_what_is_wrong_with_a_record_is_no_reason_not_to_evaluate(run: Run, trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "copy"))
+    (copy / "record.json").write_text("{")
+    assert run("eval", copy) == run("eval", trained)
+
+
+def test_a_width_of_nothing_is_one_that_is_not_known(run: Run, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run("eval", trained)
+    monkeypatch.setenv("COLUMNS", "0")
+    assert run("eval", trained) == expected
+
+
 def test_what_cannot_be_said_in_json_is_null(run: Run, trained: Path) -> None:
     status, shown, _ = run("eval", trained, "--temperature", "1e-5", "--json")
     assert status == 0
@@ -170,7 +195,8 @@ def test_draws_are_for_sampling_alone(run: Run, trained: Path) -> None:
     refused(run("eval", trained, "--seed", "-1"), "--seed goes with --predict sample")
     refused(run("eval", trained, "--seed", "0", "--predict", "mode"), "--seed goes with --predict sample")
     refused(run("eval", trained, "--seed", "-1", "--predict", "sample"), "seed must")
-    refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples must be at least 1")
+    for samples in ("0", "10001", "99999999999999999999"):
+        refused(run("eval", trained, "--predict", "sample", "--samples", samples), "samples must be from 1 to 10,000")
 
 
 def test_a_prompt_may_begin_with_a_hyphen(run: Run, trained: Path) -> None:
@@ -292,6 +318,8 @@ def test_eval_refuses(run: Run, trained: Path, tmp_path: Path) -> None:
     refused(run("eval", trained, "--scales", "auto", "--predict", "sample"), "--scales auto goes with")
     refused(run("eval", trained, "--predict", "sample", "--samples", "0"), "samples")
     refused(run("eval", trained, "--batch", "0"), "--batch")
+    refused(run("eval", trained, "--data", ""), "the data's name is empty")
+    refused(run("stats", ""), "the data's name is empty")
     refused(run("eval", trained, "--predict", "median"), "median", '"mode", "mean", "mean-input", "sample"')
 
 
@@ -382,6 +410,10 @@ def test_words_that_a_closed_vocabulary_lacks_are_named(run: Run, tmp_path: Path
     assert json.loads(run("eval", out, "--json")[1])["unknown"] == 0
     (tmp_path / "text.txt").write_text("one four\n")
     refused(run("score", out, tmp_path / "text.txt"), "four")
+    (tmp_path / "text.txt").write_text("x" * 100_000)
+    complaint = run("eval", out, "--data", tmp_path / "text.txt")
+    refused(complaint, "is not in the vocabulary")
+    assert len(complaint[2]) < 1000, "however long a word is"
 
 
 def test_demo_trains_its_arms_and_writes_the_page(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_evaluating_leaves_no_gradient_and_changes_nothing():
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"temperature": math.nan}, "temperature must be positive"),
         ({"temperature": math.inf}, "temperature must be positive"),
-        ({"samples": 0, "predict": "sample"}, "samples must be at least 1"),
+        ({"samples": 0, "predict": "sample"}, "samples must be from 1"),
         ({"ids": torch.tensor([], dtype=torch.int64)}, "no token"),
     ],
     ids=str,

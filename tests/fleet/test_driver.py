@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import shutil
 import signal
 import weakref
 from pathlib import Path
@@ -16,8 +17,8 @@ from rich.console import Console
 
 from networks_for_tests import tiny_config
 from varsmooth import InputError, LanguageModel
-from varsmooth.config import Config
-from varsmooth.experiment import Reporting, session, start_run
+from varsmooth.config import Config, load_config
+from varsmooth.experiment import Reporting, record_unbuilt, session, start_run
 from varsmooth.fleet import Trial, resume_fleet, start_fleet
 from varsmooth.fleet.crew import Crew
 from varsmooth.ops.lstm_layer.blocks import Gpu, choose
@@ -364,6 +365,13 @@ def test_a_run_that_another_process_trains_is_not_touched(tmp_path: Path) -> Non
         assert record["status"] == "failed"
         assert "is in use by process" in record["reason"]
         assert (run / "record.json").read_bytes() == before
+
+
+def test_a_run_that_another_process_has_brought_to_its_end_keeps_its_record(tmp_path: Path, alone: Path) -> None:
+    copy = Path(shutil.copytree(alone / "plain", tmp_path / "run"))
+    before = (copy / "record.json").read_bytes()
+    assert record_unbuilt(load_config(copy / "config.toml"), copy, InputError("in use by process 7"))["status"] == "finished"
+    assert (copy / "record.json").read_bytes() == before
 
 
 def test_nothing_is_made_where_the_fleet_cannot_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

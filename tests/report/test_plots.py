@@ -66,6 +66,19 @@ def test_more_recipes_than_colours_are_told_apart_by_the_style_of_their_lines(
     assert [(line.get_color(), line.get_linestyle()) for line in legend.get_lines()] == looks
 
 
+def test_of_many_recipes_as_many_are_named_as_fit_beside_the_picture(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [make_run(f"recipe {number}", curve=FALLING) for number in range(40)]
+    axes = drawn_axes(runs, monkeypatch)
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == [*(f"recipe {number}" for number in range(19)), "... and 21 more"]
+    assert len([line for line in axes.get_lines() if len(line.get_xydata())]) == 40
+    figure = axes.get_figure()
+    figure.draw_without_rendering()
+    assert axes.get_legend().get_window_extent().y0 >= figure.bbox.y0, "and all of it is in the picture"
+
+
 def test_the_mean_is_drawn_where_every_seed_was_evaluated_and_the_best_of_each_is_marked(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,6 +297,30 @@ def test_full_disk_takes_the_unfinished_line_back(folder: RunFolder, monkeypatch
     assert folder.metrics_path.read_bytes() == before
 
 
+def test_an_error_of_the_disk_names_the_file(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for path, write in ((folder.metrics_path, lambda: log(folder, 1)), (folder.record_path, lambda: folder.write_record({}))):
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            write()
+        assert caught.value.filename == str(path)
+
+
+def test_a_run_that_has_no_configuration_yet_is_started_again(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder.config_path.unlink(missing_ok=True)
+    monkeypatch.setattr(os, "fsync", fsync)
+    for advice in ("free some space and give the same command again", f"run: varsmooth train --resume {folder.path}"):
+        with pytest.raises(DiskFullError) as caught:
+            folder.write(folder.auto_path, b"")
+        assert str(caught.value).endswith(advice)
+        folder.config_path.touch()
+
+
 def test_full_disk_leaves_the_old_record(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fsync(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

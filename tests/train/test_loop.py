@@ -159,7 +159,8 @@ def test_a_run_gives_way_after_every_step_and_before_its_first(tmp_path):
             record = end.value
             break
         counted += 1
-    assert counted == 1 + 5 + len(record["results"]), "once built, after each step, after each final evaluation"
+    # While its last state is written it gives way as well, as often as that takes.
+    assert counted >= 1 + 5 + len(record["results"]), "once built, after each step, after each final evaluation"
     assert record["status"] == "finished"
 
 

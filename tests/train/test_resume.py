@@ -223,6 +223,52 @@ def test_a_damaged_state_is_named_and_the_one_before_it_used(whole, unfinished, 
     assert before.read_bytes() == state
 
 
+def test_what_a_run_lacks_of_its_description_is_written_as_it_goes_on(whole, unfinished):
+    for name in ("config.json", "vocab.txt"):
+        (unfinished / name).unlink()
+    assert in_this_process(resume_arguments(unfinished)) == 0
+    for name in ("config.json", "vocab.txt"):
+        assert (unfinished / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_record_with_gaps_is_gone_on_with(whole, unfinished):
+    record = json.loads((unfinished / "record.json").read_text())
+    for gaps in ({"data": None}, {"trained": {}}, {"trained": {"steps": None, "seconds": None}}, {"seconds": None}):
+        (unfinished / "record.json").write_text(json.dumps({**record, **gaps}))
+        assert in_this_process(resume_arguments(unfinished)) == 0
+        assert_same_outcome(unfinished, whole)
+
+
+def with_last_state_before(run: Path, step: int) -> None:
+    """Take a run back: what it is to go on from is the state at ``step``."""
+    folder = RunFolder(run)
+    state = folder.state_path(step)
+    shutil.copy(next(path for path in folder.state_paths() if state_step(path) == step), run / "kept")
+    for path in folder.state_paths():
+        path.unlink()
+    (run / "kept").rename(state)
+    (run / ".latest").write_text(f"{state.name}\n")
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["bit-flipped", "missing"])
+def test_a_best_model_that_is_lost_is_told_of_at_once_and_found_again(unfinished, capsys, damage):
+    newest, before = RunFolder(unfinished).state_paths()
+    damage(unfinished / "model.safetensors")
+    kept = contents(unfinished)
+    assert in_this_process(resume_arguments(unfinished)) == 2, "it has taken its last step"
+    assert "and no evaluation is left; put it back, or start anew" in capsys.readouterr().err
+    assert contents(unfinished) == kept
+    with_last_state_before(unfinished, state_step(before))
+    assert in_this_process(resume_arguments(unfinished)) == 0
+    told = capsys.readouterr().out
+    assert f"warning: {unfinished / 'model.safetensors'} " in told
+    assert "it is the best model, of step " in told
+    record = RunFolder(unfinished).read_record()
+    assert state_step(before) < record["best"]["step"] <= STEPS
+    assert record["results"], "by the new best"
+    assert state_step(newest) == STEPS
+
+
 def test_without_a_sound_state_nothing_is_touched(unfinished, capsys):
     for path in RunFolder(unfinished).state_paths():
         flip(path)
@@ -345,10 +391,16 @@ def replace_text(path: Path, old: str, new: str) -> None:
     [
         (lambda run: (run.parent / "text" / "train.txt").write_text("is this the text\n" * 60), "the train text has changed"),
         (lambda run: (run.parent / "text" / "valid.txt").write_text("this is text\n" * 20), "the valid text has changed"),
+        (
+            lambda run: (run.parent / "text" / "valid.txt").write_text("this is the text\n" * 20 + "anew\n"),
+            "the text has changed since this run was started: ",
+        ),
+        (lambda run: (run / "config.toml").write_text(""), "config.toml has changed"),
+        (lambda run: replace_text(run / "vocab.txt", "is\ntext\n", "is\ntex\n"), "vocab.txt has changed"),
         (lambda run: replace_text(run / "config.toml", "hidden = 8", "hidden = 9"), "config.toml has changed"),
         (lambda run: replace_text(run / "vocab.txt", "is\ntext\n", "text\nis\n"), "vocab.txt has changed"),
     ],
-    ids=["train", "valid", "config", "vocab"],
+    ids=["train", "valid", "word", "emptied", "letter", "config", "vocab"],
 )
 def test_a_run_is_not_continued_with_something_else(own_text, capsys, change, culprit):
     change(own_text)

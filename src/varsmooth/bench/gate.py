@@ -31,8 +31,8 @@ SAME_KERNELS = 1e-3
 GAMMA = "smoothing.gamma=0.5"
 """More than any recipe has, so that few words give many replacements."""
 LR = 0.0003
-"""Up to 512 units a tenth of the recipes', less for more. With theirs two runs of 1,024 units, whose weights differ by a rounding,
-part by 16% in six steps."""
+"""Up to 512 units a tenth of the recipes', less for more: with theirs two runs of 1,024 units, different by a rounding of the
+weights, part by 16% in six steps."""
 
 
 def run_gate(plan: Plan) -> list[Check]:

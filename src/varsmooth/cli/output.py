@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,11 @@ class Lasting:
     """A stream whose reader may leave, or whose disk may fill up: what can no longer be written is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._gone = stream, False
+        self._own, self._gone = stream, False
+
+    @property
+    def _stream(self) -> TextIO:
+        return self._own
 
     def write(self, text: str) -> int:
         if not self._gone:
@@ -47,7 +52,20 @@ class Lasting:
 
     def _lose(self) -> None:
         self._gone = True
-        drop_output()
+        _drop(self._stream)
+
+
+class LastingErrors(Lasting):
+    """Standard error, whatever that is at the time; nothing where it was closed from the beginning."""
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+
+    @property
+    def _stream(self) -> TextIO:
+        # While a progress bar is shown, rich puts a stream of its own in its place, which prints on a console: on ours.
+        found: TextIO = getattr(sys.stderr, "rich_proxied_file", sys.stderr) or self._own
+        return found
 
 
 class Named:
@@ -82,6 +100,8 @@ def open_streams() -> None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    if os.environ.get("COLUMNS") == "0":  # as some terminals have it that do not know their width
+        del os.environ["COLUMNS"]
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -111,4 +131,8 @@ def figure(value: float | None) -> str:
 
 def drop_output() -> None:
     """Send what standard output still holds nowhere, so that the interpreter does not complain of it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _drop(sys.stdout)
+
+
+def _drop(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -81,9 +81,14 @@ def _entries(out: Path) -> list[Path]:
 
 
 def _note(out: Path) -> dict[str, Any] | None:
+    changed = "it was written by varsmooth sweep and must not be changed"
     try:
-        return dict(json.loads((out / NOTE).read_bytes()))
+        note = json.loads((out / NOTE).read_bytes())
     except OSError:
         return None
-    except ValueError:
-        raise InputError(f"{out / NOTE}: not valid JSON; it was written by varsmooth sweep and must not be changed") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{out / NOTE}: not valid JSON; {changed}") from None
+    kinds = {"study": str, "storage": str | None, "data": dict | None}
+    if not isinstance(note, dict) or not all(isinstance(note.get(key), kind) for key, kind in kinds.items()):
+        raise InputError(f"{out / NOTE}: not what a sweep says of itself; {changed}")
+    return note

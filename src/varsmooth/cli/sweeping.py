@@ -236,12 +236,12 @@ def show(
 
 
 def _settings(data: str | None, settings: list[str] | None) -> list[str]:
-    return [*([f"data.name={json.dumps(data, ensure_ascii=False)}"] if data else []), *(settings or [])]
+    return [*([f"data.name={json.dumps(data, ensure_ascii=False)}"] if data is not None else []), *(settings or [])]
 
 
 def _options(storage: str | None, data: str | None, settings: list[str] | None, take_back: bool) -> list[str]:
     """The command line once more, for the processes of this one."""
-    found = [*(["--storage", storage] if storage else []), *(["--data", data] if data else [])]
+    found = [*(["--storage", storage] if storage else []), *([] if data is None else ["--data", data])]
     return [*found, *(part for each in settings or [] for part in ("--set", each)), *(["--take-back"] if take_back else [])]
 
 

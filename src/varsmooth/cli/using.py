@@ -20,14 +20,14 @@ from varsmooth.config.sections import Device
 from varsmooth.errors import InputError
 from varsmooth.evaluate import Average, Evaluation, LanguageModel, PredictOrSample, Scales
 from varsmooth.experiment import corpus_of, set_threads
-from varsmooth.experiment.opening import changed_texts
+from varsmooth.experiment.opening import changed_texts, unknown_words_explained
 from varsmooth.files import for_json
 from varsmooth.posterior import Predict
 from varsmooth.text.reading import decode_lines, read_lines
 from varsmooth.text.splits import Corpus, encode_file
 from varsmooth.train.build import resolve_device
 from varsmooth.train.folder import RunFolder
-from varsmooth.train.record import record_or_empty, result_of
+from varsmooth.train.record import readable_record, result_of
 
 Split = Literal["train", "valid", "test"]
 WORDS_NAMED = 5
@@ -104,7 +104,8 @@ def evaluate_run(
             raise InputError(f"{flag} goes with --predict sample, and this predicts by the {rule}")
     file = data if data is not None and Path(data).is_file() else None
     # One file has no development set of its own.
-    corpus = None if file and "auto" not in (temperature, scales) else _corpus(model, None if file else data)
+    with unknown_words_explained(run, "trained", when=data is None):
+        corpus = None if file and "auto" not in (temperature, scales) else _corpus(model, None if file else data)
     if corpus is not None and data is None:
         _tell_of_changes(run, corpus)
     degree, factors = _temperature(model, corpus, rule, temperature), _scales(model, corpus, rule, scales)
@@ -220,7 +221,7 @@ def _load(run: Path, device: str = "cpu") -> LanguageModel:
 
 
 def _tell_of_changes(run: Path, corpus: Corpus) -> None:
-    if changed := changed_texts(record_or_empty(RunFolder(run)), corpus):
+    if changed := changed_texts(readable_record(run), corpus):
         errors.print(f"varsmooth: warning: the {changed[0]} text has changed since this run was trained")
 
 

@@ -27,6 +27,8 @@ Rate = Annotated[float, Interval(0, 1, "high")]
 Positive = Annotated[float, Interval(0, math.inf, "both")]
 NotNegative = Annotated[float, Interval(0, math.inf, "high")]
 
+MOST_SAMPLES = 10_000
+"""Draws to predict with, at most: each has a state of its own, and reads the whole text."""
 Method = Literal["none", "noising", "variational"]
 Scheme = Literal["kneser-ney", "linear-interpolation", "absolute-discounting", "blank"]
 Tie = Literal["independent", "shared-draw"]
@@ -101,7 +103,7 @@ class TrainConfig:
     window: Size = option(35, "tokens per step and sequence")
     lr: Positive = option(0.003, "learning rate at its height")
     warm_up: SizeOrNone = option(0, "steps in which the learning rate rises to its height; 0: it starts there")
-    l2: NotNegative = option(1e-4, "lambda: weight of the penalty on tables and other parameters")
+    l2: Annotated[float, Interval(0, 1e30)] = option(1e-4, "lambda: weight of the penalty on tables and other parameters")
     clip: Positive = option(10.0, "largest norm of the gradient, for a loss summed over the window")
     schedule: Schedule = option("cosine", "how the learning rate falls")
     final_lr_fraction: Probability = option(0.0, "cosine: where it ends, as a fraction of lr")
@@ -126,7 +128,9 @@ class EvaluateConfig:
     window: Size = option(128, "tokens per step")
     burn_in: SizeOrNone = option(64, "tokens read before each column, for context")
     final: bool = option(True, "evaluate valid and test in full as a run ends; a trial of a sweep is judged without that")
-    samples: SizeOrNone = option(0, "draws to predict with when a smoothed run ends, beside its mode and mean; 0: none")
+    samples: Annotated[int, Interval(0, MOST_SAMPLES)] = option(
+        0, "draws to predict with when a smoothed run ends, beside its mode and mean; 0: none"
+    )
 
 
 SECTIONS: dict[str, Callable[..., Any]] = {

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from varsmooth.config.sections import MOST_SAMPLES
 from varsmooth.errors import InputError, check_choice
 from varsmooth.evaluate.columns import Columns
 from varsmooth.evaluate.perplexity import Scales, check_scales, check_temperature
@@ -80,8 +81,8 @@ def _check(predict: str, temperature: float, average: str, samples: int, scales:
     check_choice("average", average, get_args(Average))
     check_temperature("temperature", temperature)
     check_scales(scales)
-    if samples < 1:
-        raise InputError(f"samples must be at least 1, got {samples}")
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise InputError(f"samples must be from 1 to {MOST_SAMPLES:,}, got {samples}")
     if scales is not None and temperature != 1:
         raise InputError(f"scales take the place of a temperature; got both, the temperature {temperature:g}")
     if scales is not None and predict == "sample":

@@ -47,7 +47,9 @@ def record_unbuilt(config: Config, out: Path, error: Exception) -> Record:
         with RunFolder.open(out, lock=True) if begun else RunFolder.create(out) as folder:
             if not begun:
                 folder.write(folder.config_path, to_toml(config).encode())
-            folder.write_record({**record, **record_or_empty(folder), **failed})
+            known = record_or_empty(folder)
+            if known.get("status") != "finished":  # another process may have brought it to its end meanwhile
+                folder.write_record({**record, **known, **failed})
             return folder.read_record()
     except (OSError, InputError):  # full, not writable or another process's: then nobody but the caller is told
         return record

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
 
 from varsmooth.config import Config, flat_config, to_mapping
 from varsmooth.errors import InputError
 from varsmooth.text import Corpus, Vocab
+from varsmooth.text.streams import UnknownWordError
 from varsmooth.train.environment import environment
 from varsmooth.train.folder import RunFolder
 from varsmooth.train.record import full_config, record_or_empty
@@ -70,14 +74,37 @@ def changed_texts(record: dict[str, Any], corpus: Corpus) -> list[str]:
     return [split for split, checksum in corpus.checksums.items() if known.get(split, checksum) != checksum]
 
 
-def refuse_changes(folder: RunFolder, record: dict[str, Any], config: Config, corpus: Corpus) -> None:
-    """Refuse to continue a run with another configuration, vocabulary or text than it was started with."""
-    data, vocab = record.get("data", {}), corpus.vocab.checksum
-    is_other = "config" in record and _settings(record) != flat_config(to_mapping(config))
-    changed = [folder.config_path.name] if is_other else []
-    changed += [folder.vocab_path.name] if data.get("vocab_checksum", vocab) != vocab else []
-    changed += [f"the {split} text" for split in changed_texts(record, corpus)]
-    if changed:
+def refuse_other_settings(folder: RunFolder, record: dict[str, Any], config: Config, vocab: Vocab | None) -> None:
+    """Refuse to continue a run with another configuration or vocabulary than it was started with."""
+    if "config" in record and _settings(record) != flat_config(to_mapping(config)):
+        raise _changed(folder, folder.config_path.name)
+    known = (record.get("data") or {}).get("vocab_checksum")
+    if vocab is not None and known not in (None, vocab.checksum):
+        raise _changed(folder, folder.vocab_path.name)
+
+
+def refuse_other_text(folder: RunFolder, record: dict[str, Any], corpus: Corpus) -> None:
+    """Refuse to continue a run on another text than it was started with."""
+    if changed := changed_texts(record, corpus):
+        raise _changed(folder, f"the {changed[0]} text")
+    known = (record.get("data") or {}).get("vocab_checksum")
+    if known not in (None, corpus.vocab.checksum):  # where the file was gone, and the text gives another
+        raise _changed(folder, folder.vocab_path.name)
+
+
+@contextmanager
+def unknown_words_explained(run: Path, what: Literal["started", "trained"], *, when: bool = True) -> Iterator[None]:
+    """Where a run's own text holds a word that its vocabulary lacks, say that it has changed."""
+    try:
+        yield
+    except UnknownWordError as error:
+        if not when:
+            raise
         raise InputError(
-            f"{folder.path}: {changed[0]} has changed since this run was started; change it back or start a new run"
-        )
+            f"{run}: the text has changed since this run was {what}: {error.where} has the word {error.word!r:.80}, which its "
+            "vocabulary lacks; change it back or start a new run"
+        ) from None
+
+
+def _changed(folder: RunFolder, what: str) -> InputError:
+    return InputError(f"{folder.path}: {what} has changed since this run was started; change it back or start a new run")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,14 @@ from varsmooth.config import Config, load_config, to_toml
 from varsmooth.errors import InputError
 from varsmooth.evaluate import DevelopmentSet, Evaluation, LanguageModel
 from varsmooth.experiment.failures import NO_MEMORY, failure
-from varsmooth.experiment.opening import auto_config, finished_record, opening_record, refuse_changes
+from varsmooth.experiment.opening import (
+    auto_config,
+    finished_record,
+    opening_record,
+    refuse_other_settings,
+    refuse_other_text,
+    unknown_words_explained,
+)
 from varsmooth.experiment.results import development_set, final_results
 from varsmooth.experiment.session import Reporting, RunControl, Session, from_anywhere, lane_for, opened_session
 from varsmooth.experiment.spent import Spent
@@ -33,9 +40,9 @@ from varsmooth.experiment.together import (
 )
 from varsmooth.text import Corpus, Vocab
 from varsmooth.train.build import build_untrained, resolve_device
-from varsmooth.train.checkpoint import load_latest_state
+from varsmooth.train.checkpoint import load_latest_state, load_model
 from varsmooth.train.display import RunDisplay, say
-from varsmooth.train.folder import RunFolder
+from varsmooth.train.folder import RunFolder, full_disk_named
 from varsmooth.train.interruptions import Interrupted, Interruptions
 from varsmooth.train.lane import Lane, settled
 from varsmooth.train.loop import Outcome, fit
@@ -79,8 +86,7 @@ def new_run(config: Config, out: Path, session: Session, control: RunControl | N
     with folder_to_create(out, ranks) as folder:
         if ranks.first:
             folder.write(folder.config_path, to_toml(config).encode())
-            folder.write(folder.auto_path, json.dumps(auto_config(config, corpus.vocab), indent=2).encode())
-            corpus.vocab.save(folder.vocab_path)
+            _describe(folder, config, corpus.vocab)
         return (yield from _Run(folder, config, corpus, trainer, session, control or RunControl()).train())
 
 
@@ -93,21 +99,49 @@ def continued_run(run: Path, session: Session, control: RunControl | None = None
             yield
             return kept
         vocab = Vocab.load(folder.vocab_path) if folder.vocab_path.exists() else None
-        with ranks.first_here_goes_first():
+        record = record_or_empty(folder)
+        refuse_other_settings(folder, record, config, vocab)
+        with ranks.first_here_goes_first(), unknown_words_explained(folder.path, "started", when=vocab is not None):
             corpus = session.corpora.of(config, vocab)
         trainer = _trainer(config, corpus, session)
-        record = record_or_empty(folder)
-        refuse_changes(folder, record, config, corpus)
+        refuse_other_text(folder, record, corpus)
         if ranks.first:
-            corpus.vocab.save(folder.vocab_path)
-        state = load_latest_state(folder, lambda warning: session.screen.say(f"warning: {warning}"))
+            _describe(folder, config, corpus.vocab)
+
+        def warn(warning: str) -> None:
+            session.screen.say(f"warning: {warning}")
+
+        state = load_latest_state(folder, warn)
         if state is not None:
             trainer.restore(state.tensors, state.meta)
+            _check_best(folder, trainer, warn)
         refuse_differences(ranks, config, corpus, trainer)
         if ranks.first:
             folder.truncate_metrics(trainer.progress.step)
         spent = Spent.of_record(record)
         return (yield from _Run(folder, config, corpus, trainer, session, control or RunControl(), spent).train())
+
+
+def _describe(folder: RunFolder, config: Config, vocab: Vocab) -> None:
+    """Write what is to be read of a run beside its configuration; one that is resumed may lack it, or have it damaged."""
+    folder.write(folder.auto_path, json.dumps(auto_config(config, vocab), indent=2).encode())
+    with full_disk_named(folder.vocab_path):
+        vocab.save(folder.vocab_path)
+
+
+def _check_best(folder: RunFolder, trainer: Trainer, warn: Callable[[str], None]) -> None:
+    """Have the best model found again where the file is lost: to be told so after the last step would be too late."""
+    progress = trainer.progress
+    if progress.best_step == 0:
+        return
+    try:
+        load_model(folder.model_path)
+    except InputError as error:
+        lost = f"{error}; it is the best model, of step {progress.best_step}"
+        if progress.step >= trainer.settings.steps:
+            raise InputError(f"{lost}, and no evaluation is left; put it back, or start anew with another --out") from None
+        warn(f"{lost}: unless you stop here and put it back, the best from now on takes its place")
+        trainer.forget_best()
 
 
 def advance(steps: Steps) -> Record | None:

@@ -22,7 +22,7 @@ class Spent:
         """What the sessions so far have spent; one that was killed before it could write its record is not known of."""
         seconds, trained = record.get("seconds") or 0.0, record.get("trained")
         if trained is not None:
-            return cls(seconds, trained["steps"], trained["seconds"])
+            return cls(seconds, trained.get("steps") or 0, trained.get("seconds") or 0.0)
         # Records of earlier versions know the pace of their last session alone.
         pace = record.get("ms_per_step")
         steps = int(record.get("steps") or 0) if pace else 0

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Curve = list[tuple[int, float]]
 LONGEST_LABEL = 48
 MOST_INSIDE = 6
+MOST_NAMED = 20
+"""Names beside a picture of this height."""
 STYLES = ("-", "--", ":", "-.")
 
 
@@ -159,6 +161,10 @@ def _legend_labels(groups: Sequence[RunGroup]) -> list[str]:
 
 def add_legend(axes: Axes, lines: Sequence[Line2D], labels: Sequence[str], theme: Theme) -> None:
     """Name the lines; texts are set afterwards, so that no name is read as mathematics or left out for its underscore."""
+    if len(labels) > MOST_NAMED:
+        # Those that are left out are told of in the last line, which stands beside no curve.
+        labels = [*labels[: MOST_NAMED - 1], f"... and {len(labels) - MOST_NAMED + 1} more"]
+        lines = [*lines[: MOST_NAMED - 1], axes.plot([], [], alpha=0)[0]]
     inside = len(labels) <= MOST_INSIDE
     place: dict[str, Any] = {"loc": "upper right"} if inside else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
     legend = axes.legend(list(lines), [str(number) for number in range(len(labels))], frameon=False, fontsize=9, **place)

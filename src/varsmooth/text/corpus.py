@@ -57,6 +57,8 @@ def text_folder(data: str | Path, data_dir: Path | None = None) -> tuple[str | N
     """Return the name, if it has one, and the folder of a data set that is read from files."""
     if not isinstance(data, str | PathLike):
         raise InputError(f"data must be the name of a data set or a folder, got {type(data).__name__}")
+    if data == "":
+        raise InputError("the data's name is empty; give a data set's name or a folder")
     name = str(data) if data in KNOWN else None
     return name, locate(name, data_dir) if name else _folder(data)
 

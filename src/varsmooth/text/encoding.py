@@ -22,7 +22,7 @@ from varsmooth.text.chunks import Part, changed, cut, number_chunks
 from varsmooth.text.options import Options
 from varsmooth.text.progress import Advance, progress_bar
 from varsmooth.text.reading import no_text, reading
-from varsmooth.text.streams import Lexicon, unknown_word
+from varsmooth.text.streams import Lexicon, UnknownWordError
 from varsmooth.text.vocab import Vocab, check_limits
 
 SETTLED = 2_000_000_000
@@ -177,7 +177,7 @@ def _write_ids(split: Numbered, vocab: Vocab, rarest: int, path: Path, advance: 
             if unknown < 0 and (lacking := ids < 0).any():
                 place = int(lacking.argmax())
                 line = lines_before + int(np.searchsorted(part.line_ends(), place, side="right")) + 1
-                raise InputError(unknown_word(split.source, line, words[numbers[place]], rarest))
+                raise UnknownWordError(split.source, line, words[numbers[place]], rarest)
             raw = ids.tobytes()
             file.write(raw)
             digest.update(raw)

@@ -100,19 +100,22 @@ class Encoder:
         ids = self._table[stream.ids]
         unknown = ids < 0
         if unknown.any():
-            raise InputError(self._complaint(stream, int(unknown.argmax())))
+            raise self._complaint(stream, int(unknown.argmax()))
         return torch.from_numpy(ids)
 
-    def _complaint(self, stream: Stream, place: int) -> str:
+    def _complaint(self, stream: Stream, place: int) -> UnknownWordError:
         word = list(self._lexicon)[stream.ids[place]]
         line = int(np.searchsorted(stream.line_ends, place, side="right")) + 1
-        return unknown_word(stream.source, line, word, self._rarest)
+        return UnknownWordError(stream.source, line, word, self._rarest)
 
 
-def unknown_word(source: str, line: int, word: str, rarest: int) -> str:
-    """Say that a vocabulary without ``<unk>`` lacks a word; ``rarest`` is the smallest count of a training word."""
-    return (
-        f"{source}, line {line}: the word {word!r} is not in the vocabulary, which has no {UNK}; "
-        f"build the vocabulary with a min_count of {rarest + 1} (--set data.min_count={rarest + 1} when training) so that rare "
-        f"words become {UNK}, or add the word to the training text"
-    )
+class UnknownWordError(InputError):
+    """A vocabulary without ``<unk>`` lacks a word; ``rarest`` is the smallest count of a training word."""
+
+    def __init__(self, source: str, line: int, word: str, rarest: int) -> None:
+        self.where, self.word = f"{source}, line {line}", word
+        super().__init__(
+            f"{self.where}: the word {word!r:.80} is not in the vocabulary, which has no {UNK}; "
+            f"build the vocabulary with a min_count of {rarest + 1} (--set data.min_count={rarest + 1} when training) so that "
+            f"rare words become {UNK}, or add the word to the training text"
+        )

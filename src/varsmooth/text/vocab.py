@@ -29,7 +29,7 @@ class Vocab:
         for row, word in enumerate(self.words):
             _check_word(word)
             if ids.setdefault(word, row) != row:
-                raise InputError(f"the vocabulary holds {word!r} twice (words {ids[word] + 1} and {row + 1})")
+                raise InputError(f"the vocabulary holds {word!r:.80} twice (words {ids[word] + 1} and {row + 1})")
         if EOS not in ids:
             raise InputError(f"the vocabulary has no {EOS}; add a line with it")
         object.__setattr__(self, "_ids", ids)
@@ -74,7 +74,7 @@ class Vocab:
         row = self._ids.get(word, self.unk_id)
         if row is None:
             raise InputError(
-                f"the word {word!r} is not in the vocabulary, which has no {UNK}; leave the word out, or train with a "
+                f"the word {word!r:.80} is not in the vocabulary, which has no {UNK}; leave the word out, or train with a "
                 f"data.min_count with which rare words become {UNK}"
             )
         return row
@@ -164,7 +164,7 @@ def check_limits(min_count: int | None, max_words: int | None) -> None:
 
 def _check_word(word: str) -> None:
     if word.split() != [word] or "\0" in word or not _is_utf8(word):
-        raise InputError(f"{word!r} cannot be a word of the vocabulary: it is empty or holds white space or no text")
+        raise InputError(f"{word!r:.80} cannot be a word of the vocabulary: it is empty or holds white space or no text")
 
 
 def _is_utf8(word: str) -> bool:

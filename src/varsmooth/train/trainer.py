@@ -198,6 +198,10 @@ class Trainer:
                 self.timetable.forget()
         return gained
 
+    def forget_best(self) -> None:
+        """Take the next development perplexity for the best; of a schedule that waits for a gain nothing changes."""
+        self.progress.best_perplexity, self.progress.best_step, self.progress.since_best = math.inf, 0, 0
+
     def swap_average(self) -> None:
         """Exchange the weights and their moving average, where one is kept; a second call undoes the first."""
         for parameter, average in zip(self.network.parameters(), self.average, strict=False):
