@@ -15,6 +15,8 @@ LATER = 5.0
 
 def main() -> NoReturn:
     """Run the command that this process was started with; Ctrl-C ends it also where it meets an import."""
+    if os.environ.get("COLUMNS") == "0":  # as terminals have it that do not know their width; nothing would be shown
+        del os.environ["COLUMNS"]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
         # Not an exception, of which an import may make another one, or none.
         signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))

@@ -33,15 +33,16 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise (named(error, path) if isinstance(error, OSError) else error) from None
+        if isinstance(error, OSError):
+            name_file(error, path)
+        raise
     sync_folder(path.parent)
 
 
-def named(error: OSError, path: Path) -> OSError:
+def name_file(error: OSError, path: Path) -> None:
     """Have an error say which file it is about, where it does not: writing by a number knows no name."""
     if error.filename is None:
         error.filename = str(path)
-    return error
 
 
 def for_json(value: Any) -> Any:

@@ -105,6 +105,15 @@ def test_what_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> N
     assert written.getvalue() == b"\\u65e5\\u672c caf\\xe9\n"
 
 
+@pytest.mark.parametrize("command", [["recipes", "vanilla"], ["data", "list"], ["eval", "nowhere"]])
+def test_a_width_of_nothing_is_one_that_is_not_known(command: list[str]) -> None:
+    shown = []
+    for columns in ("0", "80"):
+        with started(["-m", "varsmooth", *command], env={"COLUMNS": columns}) as process:
+            shown.append(process.communicate(timeout=PATIENCE))
+    assert shown[0] == shown[1] != ("", "")
+
+
 def test_a_path_is_said_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"runs/[bold]/:car:/{'long' * 50} 1"
     say(path)

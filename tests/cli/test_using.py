@@ -175,12 +175,6 @@ def test_what_is_wrong_with_a_record_is_no_reason_not_to_evaluate(run: Run, trai
     assert run("eval", copy) == run("eval", trained)
 
 
-def test_a_width_of_nothing_is_one_that_is_not_known(run: Run, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = run("eval", trained)
-    monkeypatch.setenv("COLUMNS", "0")
-    assert run("eval", trained) == expected
-
-
 def test_what_cannot_be_said_in_json_is_null(run: Run, trained: Path) -> None:
     status, shown, _ = run("eval", trained, "--temperature", "1e-5", "--json")
     assert status == 0

@@ -59,8 +59,15 @@ def test_several_heads():
 def test_a_feed_forward_layer_with_as_many_outputs_as_words_is_not_taken_for_the_head():
     """Its model scores by the embedding's own weight, which no layer tells."""
     model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS), nn.Linear(WORDS, 4))
-    refused(r"1 \(29, 4\) has a row for each word, but may be a feed-forward layer: '2' reads as many numbers", model)
+    refused(r"1 \(29, 4\) has a row for each word, but may be one half of a feed-forward layer, whose other is '2'", model)
     assert smooth(model, proposal(), head="1").parts[1].module is model[1]
+
+
+def test_a_head_is_found_where_there_are_as_many_units_as_words():
+    model = nn.Sequential(nn.Embedding(WORDS, WORDS), nn.Linear(WORDS, WORDS))
+    assert smooth(model, proposal()).parts[1].module is model[1]
+    model = nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS), nn.Linear(WORDS, 3))  # the last reads logits
+    assert smooth(model, proposal()).parts[1].module is model[1]
 
 
 class NamesWhatComesBefore(nn.Sequential):
@@ -217,6 +224,17 @@ class Masked(nn.Embedding):
 @pytest.mark.parametrize("kind", [Positional, Masked])
 def test_a_subclass_that_looks_at_the_ids_is_refused(kind):
     refused("does more than look rows up", nn.Sequential(kind(WORDS, 4)), output="none")
+
+
+class Short(nn.Embedding):
+    def forward(self, input):
+        if input.shape[-1] > 512:
+            raise ValueError("too long")
+        return super().forward(input)
+
+
+def test_a_subclass_may_have_a_longest_line():
+    smooth(nn.Sequential(Short(2000, 4)), proposal(2000), output="none", input="0")
 
 
 class Named(nn.Embedding):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -197,13 +199,29 @@ class CallsSuper(transformers.GPT2LMHeadModel):
         return super().forward(*args, **kwargs)
 
 
+class CallsByName(transformers.GPT2LMHeadModel):
+    def forward(self, *args, **kwargs):
+        return transformers.GPT2LMHeadModel.forward(self, *args, **kwargs)
+
+
+class Partial(transformers.GPT2LMHeadModel):
+    forward = functools.partialmethod(transformers.GPT2LMHeadModel.forward, use_cache=False)
+
+
 def of_own_forward(kind):
     return kind(gpt2().config).train()
 
 
 @pytest.mark.parametrize(
     ("make", "shifts"),
-    [(gpt2, True), (llama, True), (lambda: of_own_forward(CallsSuper), True), (bart, False), (bert, False), (t5, False)],
+    [
+        (gpt2, True),
+        (llama, True),
+        *((functools.partial(of_own_forward, kind), True) for kind in (CallsSuper, CallsByName, Partial)),
+        (bart, False),
+        (bert, False),
+        (t5, False),
+    ],
 )
 def test_labels_are_shifted_where_the_model_shifts_them(make, shifts):
     model = make()

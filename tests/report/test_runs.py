@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +38,19 @@ def test_a_run_without_metrics_has_no_curve(make_run: MakeRun) -> None:
     assert run.best_valid is None
 
 
-def test_a_run_is_running_as_long_as_a_process_writes_in_its_folder(make_run: MakeRun) -> None:
+def no_locks(*_: int) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_a_run_is_running_as_long_as_a_process_writes_in_its_folder(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = make_run(status="running", best=None)
     assert killed.status == "stopped", "it could not say so itself"
     (killed.path / "config.toml").touch()
     with RunFolder.open(killed.path, lock=True):
         assert load_run(killed.path).status == "running"
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", no_locks)
+        assert load_run(killed.path).status == "running", "where locks cannot be asked, it is taken at its word"
     assert load_run(killed.path).status == "stopped", "and reading has left no lock behind"
     with RunFolder.open(killed.path, lock=True):
         pass
@@ -70,6 +80,10 @@ def test_values_that_are_not_finite_stay_out_of_the_curve(make_run: MakeRun) -> 
         (record("vanilla", 1, config=[1]), "config must be an object"),
         (record("vanilla", 1, best={"step": 1, "valid_perplexity": "low"}), "best.valid_perplexity must be a number"),
         (record("vanilla", 1, results=[{"split": "test"}]), "predict must be text, got None"),
+        (
+            record("vanilla", 1, results=[{"split": "test", "predict": "mode", "tuned_temperature": False}]),
+            "perplexity is missing",
+        ),
     ],
 )
 def test_a_bad_record_is_named(tmp_path: Path, content: Any, complaint: str) -> None:

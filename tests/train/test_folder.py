@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -295,6 +296,24 @@ def test_full_disk_takes_the_unfinished_line_back(folder: RunFolder, monkeypatch
     with pytest.raises(DiskFullError, match=r"disk full while writing .*metrics\.jsonl; no state has been saved yet"):
         log(folder, 2)
     assert folder.metrics_path.read_bytes() == before
+
+
+def test_who_looks_whether_a_run_is_going_on_keeps_nobody_from_going_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunFolder.create(tmp_path / "run").close()
+    (tmp_path / "run" / "config.toml").touch()
+    flock, tries = fcntl.flock, []
+
+    def looked_at(handle: int, how: int) -> None:
+        tries.append(how)
+        if len(tries) < 3:
+            raise BlockingIOError
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", looked_at)
+    with RunFolder.open(tmp_path / "run", lock=True):
+        assert len(tries) == 3
 
 
 def test_an_error_of_the_disk_names_the_file(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

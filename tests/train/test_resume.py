@@ -269,6 +269,17 @@ def test_a_best_model_that_is_lost_is_told_of_at_once_and_found_again(unfinished
     assert state_step(newest) == STEPS
 
 
+def test_a_trial_that_is_not_to_be_evaluated_needs_no_best_model(tmp_path):
+    run = tmp_path / "run"
+    assert in_this_process(start_arguments(run, "train.steps=8", "evaluate.final=false")) == 0
+    best = RunFolder(run).read_record()["best"]
+    make_unfinished(run)
+    (run / "model.safetensors").unlink()
+    assert in_this_process(resume_arguments(run)) == 0
+    record = RunFolder(run).read_record()
+    assert (record["status"], record["best"]) == ("finished", best)
+
+
 def test_without_a_sound_state_nothing_is_touched(unfinished, capsys):
     for path in RunFolder(unfinished).state_paths():
         flip(path)

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from io import TextIOWrapper
 from typing import Any, TextIO, cast
 
@@ -100,8 +100,6 @@ def open_streams() -> None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-    if os.environ.get("COLUMNS") == "0":  # as some terminals have it that do not know their width
-        del os.environ["COLUMNS"]
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -135,4 +133,5 @@ def drop_output() -> None:
 
 
 def _drop(stream: TextIO) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with suppress(OSError):  # one in memory has no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

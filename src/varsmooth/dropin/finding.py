@@ -88,13 +88,16 @@ def find_head(model: nn.Module, embedding: nn.Embedding, given: str | nn.Module 
     instead = "smooth(..., head='NAME'), or smooth the input alone with output='none'"
     if len(found) > 1:
         raise InputError(f"several layers of {type(model).__name__} could score words ({_listed(found)}); name one, {instead}")
-    reader = next((name for name, layer in layers.items() if layer.in_features == words), None)
-    if reader and not tied:
+    (head,) = found.values()
+    # The other half of a feed-forward layer reads what this one writes, and writes what this one reads.
+    half = (words, head.in_features)
+    halves = (name for name, layer in layers.items() if layer is not head and (layer.in_features, layer.out_features) == half)
+    if not tied and (other := next(halves, None)):
         raise InputError(
-            f"{_listed(found)} has a row for each word, but may be a feed-forward layer: {reader!r} reads as many numbers; "
+            f"{_listed(found)} has a row for each word, but may be one half of a feed-forward layer, whose other is {other!r}; "
             f"name the layer that scores words, {instead}"
         )
-    return next(iter(found.values()))
+    return head
 
 
 def shifts_labels(model: nn.Module) -> bool:
@@ -104,10 +107,11 @@ def shifts_labels(model: nn.Module) -> bool:
     if not any(kind.__name__.endswith(CAUSAL) for kind in type(model).__mro__):
         return False
     for kind in type(model).__mro__:
-        if forward := vars(kind).get("forward"):
-            names = inspect.unwrap(forward).__code__.co_names
-            if SHIFTING_LOSS in names or "super" not in names:
-                return SHIFTING_LOSS in names
+        code = getattr(inspect.unwrap(vars(kind).get("forward", kind)), "__code__", None)
+        names = () if code is None else code.co_names
+        # One that calls another's is asked for that one's.
+        if SHIFTING_LOSS in names or (code is not None and not {"super", "forward"} & {*names}):
+            return SHIFTING_LOSS in names
     return False
 
 

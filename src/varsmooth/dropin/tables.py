@@ -258,9 +258,9 @@ def _labels_and_replaced(given: Tensor, window: Window) -> tuple[Tensor, Tensor]
     labels, replaced = window.labels, window.replaced
     if labels is None:
         raise InputError(
-            "output='target' needs the labels before the forward pass: call handle.labels(targets) first, "
-            "or pass labels=... to a causal model of transformers that shifts them; output='table' needs none, and goes with "
-            "a Trainer's label_smoothing_factor, which keeps the labels from the model"
+            "output='target' needs the labels before the forward pass: call handle.labels(targets) first, with shift=True "
+            "where your model shifts them, or pass labels=... to a causal model of transformers that is known to; "
+            "output='table' needs none, and goes with a Trainer's label_smoothing_factor, which keeps them from the model"
         )
     if replaced is None:
         raise InputError("output='target' needs the embedding to be called before the head")

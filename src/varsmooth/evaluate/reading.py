@@ -92,7 +92,9 @@ class Reading:
             return torch.cat([judged, output.scaled_nll(logits, targets, bias, scales)[None]])
 
         *parts, losses = self._figures(all_of)
-        return [Judged(*parts[start : start + 3]) for start in range(0, len(parts), 3)], self._mean_with(scales, losses)
+        of_each = len(Judged._fields)
+        each = [Judged(*parts[start : start + of_each]) for start in range(0, len(parts), of_each)]
+        return each, self._mean_with(scales, losses)
 
     def targets(self) -> Tensor:
         """Return the tokens [tokens] in the order of the stream."""

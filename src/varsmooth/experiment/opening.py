@@ -78,17 +78,19 @@ def refuse_other_settings(folder: RunFolder, record: dict[str, Any], config: Con
     """Refuse to continue a run with another configuration or vocabulary than it was started with."""
     if "config" in record and _settings(record) != flat_config(to_mapping(config)):
         raise _changed(folder, folder.config_path.name)
-    known = (record.get("data") or {}).get("vocab_checksum")
-    if vocab is not None and known not in (None, vocab.checksum):
+    if vocab is not None and _knows_another(record, vocab):
         raise _changed(folder, folder.vocab_path.name)
+
+
+def _knows_another(record: dict[str, Any], vocab: Vocab) -> bool:
+    return (record.get("data") or {}).get("vocab_checksum") not in (None, vocab.checksum)
 
 
 def refuse_other_text(folder: RunFolder, record: dict[str, Any], corpus: Corpus) -> None:
     """Refuse to continue a run on another text than it was started with."""
     if changed := changed_texts(record, corpus):
         raise _changed(folder, f"the {changed[0]} text")
-    known = (record.get("data") or {}).get("vocab_checksum")
-    if known not in (None, corpus.vocab.checksum):  # where the file was gone, and the text gives another
+    if _knows_another(record, corpus.vocab):  # where the file was gone, and the text gives another
         raise _changed(folder, folder.vocab_path.name)
 
 

@@ -114,7 +114,7 @@ def continued_run(run: Path, session: Session, control: RunControl | None = None
         state = load_latest_state(folder, warn)
         if state is not None:
             trainer.restore(state.tensors, state.meta)
-            _check_best(folder, trainer, warn)
+            _check_best(folder, config, trainer, warn)
         refuse_differences(ranks, config, corpus, trainer)
         if ranks.first:
             folder.truncate_metrics(trainer.progress.step)
@@ -129,7 +129,7 @@ def _describe(folder: RunFolder, config: Config, vocab: Vocab) -> None:
         vocab.save(folder.vocab_path)
 
 
-def _check_best(folder: RunFolder, trainer: Trainer, warn: Callable[[str], None]) -> None:
+def _check_best(folder: RunFolder, config: Config, trainer: Trainer, warn: Callable[[str], None]) -> None:
     """Have the best model found again where the file is lost: to be told so after the last step would be too late."""
     progress = trainer.progress
     if progress.best_step == 0:
@@ -139,6 +139,8 @@ def _check_best(folder: RunFolder, trainer: Trainer, warn: Callable[[str], None]
     except InputError as error:
         lost = f"{error}; it is the best model, of step {progress.best_step}"
         if progress.step >= trainer.settings.steps:
+            if not config.evaluate.final:  # then nothing asks for it
+                return
             raise InputError(f"{lost}, and no evaluation is left; put it back, or start anew with another --out") from None
         warn(f"{lost}: unless you stop here and put it back, the best from now on takes its place")
         trainer.forget_best()

@@ -79,8 +79,10 @@ def load_run(path: Path | str) -> RunSummary:
         record, metrics = folder.read_record(REQUIRED), folder.read_metrics()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    for result in record.get("results") or []:
-        if result.get("perplexity") is None:
+    for number, result in enumerate(record.get("results") or [], start=1):
+        if "perplexity" not in result:
+            raise InputError(f"{folder.record_path}, result {number}: perplexity is missing")
+        if result["perplexity"] is None:
             result["perplexity"] = math.inf  # as which JSON has nothing else
     # A process that was killed could not say so.
     status = "stopped" if record["status"] == "running" and not is_held(path) else printable(record["status"])

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from varsmooth.errors import InputError
-from varsmooth.files import for_json, named, not_utf8, write_atomically
+from varsmooth.files import for_json, name_file, not_utf8, write_atomically
 from varsmooth.train.folder_lock import FolderLock, refuse_without, resume_command
 from varsmooth.train.record_shape import check_line, check_shape
 
@@ -27,7 +27,7 @@ class DiskFullError(InputError):
 
     def __init__(self, path: Path, last_good: Path | None) -> None:
         kept = f"the last good state is {last_good.name}" if last_good else "no state has been saved yet"
-        goes_on = path.exists() or (path.parent / CONFIG).exists()
+        goes_on = (path.parent / CONFIG).exists() or path.exists()  # an older list of a fleet's runs
         then = f"run: {resume_command(path.parent)}" if goes_on else "give the same command again"
         super().__init__(f"disk full while writing {path}; {kept}; free some space and {then}")
         self.path = path
@@ -115,7 +115,8 @@ class RunFolder:
                 os.fsync(file.fileno())
             except OSError as error:
                 file.truncate(size)
-                raise named(error, self.metrics_path) from None
+                name_file(error, self.metrics_path)
+                raise
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Read ``metrics.jsonl``; a last line that was cut off is left out."""

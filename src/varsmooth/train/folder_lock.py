@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shlex
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,8 @@ from typing import Self
 from varsmooth.errors import InputError
 
 LOCK = ".lock"
+LOOKS, A_LOOK = 5, 0.005
+"""How often a lock is tried before it is another's, and the seconds between."""
 LEFTOVER = re.compile(
     r"\.((fleet|spent|config|record)\.json|config\.toml|vocab\.txt|metrics\.jsonl|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
 )
@@ -79,7 +82,7 @@ class FolderLock:
     def _take(self) -> None:
         handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
@@ -92,6 +95,16 @@ class FolderLock:
         self._handle = handle
 
 
+def _lock(handle: int) -> None:
+    """Lock a file for this process alone. Somebody may just be looking who holds it, which takes no time to speak of."""
+    for _ in range(LOOKS):
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(A_LOOK)
+    return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def is_held(path: Path) -> bool:
     """Whether a process may be writing in a folder: so it is where one cannot look."""
     try:
@@ -100,7 +113,7 @@ def is_held(path: Path) -> bool:
         return not isinstance(error, FileNotFoundError)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return True
     finally:
         os.close(handle)

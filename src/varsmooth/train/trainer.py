@@ -199,7 +199,7 @@ class Trainer:
         return gained
 
     def forget_best(self) -> None:
-        """Take the next development perplexity for the best; of a schedule that waits for a gain nothing changes."""
+        """Take the next development perplexity for the best, and for a gain: so does a schedule that waits for one."""
         self.progress.best_perplexity, self.progress.best_step, self.progress.since_best = math.inf, 0, 0
 
     def swap_average(self) -> None:
