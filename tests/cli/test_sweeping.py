@@ -185,6 +185,11 @@ def test_a_database_that_is_gone_or_whose_password_is_not_kept(run: Run, folder:
         (copy / "sweep.json").write_text(odd)
         for command in (["show", copy], ["tell", copy, "--out", copy], [folder / "tiny.toml", "--out", copy]):
             refused(run("sweep", *command), "sweep.json: not ", "must not be changed")
+    for url in (f"sqlite:///{tmp_path / 'nowhere.db'}", f"sqlite:///{tmp_path / 'empty.db'}"):
+        refused(run("sweep", "show", url), ".db holds no study; varsmooth sweep starts one")
+        assert not (tmp_path / "nowhere.db").exists()
+        (tmp_path / "empty.db").touch()
+    assert (tmp_path / "empty.db").read_bytes() == b"", "nothing is made in a database to look into it"
     (copy / "sweep.json").write_text(json.dumps({**note, "storage": "postgresql://me:***@host/db"}))
     refused(run("sweep", "show", copy), "the password is not kept", "--storage")
     refused(run("sweep", "tell", copy, "--out", copy), "the password is not kept", "--storage")

@@ -18,6 +18,7 @@ import pytest
 
 from processes_for_tests import PATIENCE, started, wait_until
 from sweeps_for_tests import tiny_study, write_text
+from varsmooth.errors import InputError
 from varsmooth.sweep import Board, Store
 from varsmooth.sweep.storage import StorageDownError
 from varsmooth.sweep.ticket import SLOT
@@ -62,6 +63,9 @@ class Server:
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+
+    def run_sql(self, statement: str) -> None:
+        self._run("psql", self.url, "-q", "-c", statement)
 
     def _run(self, program: str, *arguments: str) -> None:
         as_user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
@@ -128,6 +132,19 @@ def test_four_workers_two_killed_every_trial_done_exactly_once(server: Server, t
         assert stage.outcomes()[trial.user_attrs[SLOT]].params == trial.params, "it was retried as it was"
     (seeds,) = board.seed_stages()
     assert Counter(trial.params["train.seed"] for trial in seeds.trials() if seeds.is_outcome(trial)) == {2: 1, 3: 1}
+
+
+def test_a_mistake_in_the_url_is_told_at_once_and_nothing_is_made_to_look_for_a_study(server: Server) -> None:
+    address, _, _ = server.url.rpartition("/")
+    for url in (f"{address}/nowhere", server.url.replace("tester@", "nobody@")):
+        with pytest.raises(StorageDownError, match=r"cannot be used as the database of a sweep: .* does not exist"):
+            Store(url, GRACE, waits=(1e9,))
+    server.run_sql("create database bare")
+    for _ in range(2):
+        with pytest.raises(InputError, match="bare holds no study"):
+            Store(f"{address}/bare", GRACE, make=False)
+    Store(f"{address}/bare", GRACE)
+    Store(f"{address}/bare", GRACE, make=False)
 
 
 def test_a_server_that_restarts_is_waited_for_and_one_that_stays_away_is_named(server: Server, tmp_path: Path) -> None:

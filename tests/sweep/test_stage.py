@@ -337,8 +337,9 @@ def test_importance_comes_with_enough_trials(tmp_path: Path, claims: Claims) -> 
         ended(ticket, 100 * ticket.config.train.lr + ticket.config.dropout.tables / 100)
     (arm,) = summarize(board).arms
     assert arm.importance is not None
-    assert sum(arm.importance.values()) == pytest.approx(1)
-    assert arm.importance["train.lr"] > arm.importance["dropout.tables"]
+    assert list(arm.importance) == ["train.lr", "dropout.tables"], "the largest first"
+    assert 0.9 < sum(arm.importance.values()) <= 1
+    assert arm.importance["train.lr"] > 0.9
     assert arm.used["minutes"] == arm.trials[-1].minutes_so_far == 4.0
 
 

@@ -17,6 +17,7 @@ from varsmooth.experiment import Reporting
 from varsmooth.recipe import load_recipe
 from varsmooth.sweep import FILE, Board, Store, summarize, work, worker, write_winners
 from varsmooth.sweep import board as board_module
+from varsmooth.sweep import stage as stage_module
 from varsmooth.sweep.stage import Stage
 from varsmooth.sweep.storage import StorageDownError
 from varsmooth.train.display import Screen
@@ -307,6 +308,27 @@ def test_a_lost_database_is_made_anew_from_the_runs(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("a finished trial is trained again"))
     swept(study, out)
     assert outcomes(board_of(study, out)) == ALL_DONE
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_database_made_anew_has_the_parameters_of_the_runs_where_the_sampler_chose_them(
+    again: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside others that were under way it may have chosen otherwise than it would now that all have ended."""
+    about: dict[str, Any] = {"sampler": {"kind": "tpe", "startup_trials": 2}, "budget": {"steps": 8, "trials": 7}}
+    space = {"train": {"lr": {"low": 0.001, "high": 0.1, "log": True}}, "dropout": {"tables": [0.0, 0.3, 0.6]}}
+    study, out = tiny_study(tmp_path, **about, space=space, arms=[{"recipe": "vanilla"}]), tmp_path / "out"
+    swept(study, out, 2)
+    (before,) = board_of(study, out).arms
+    params = {slot: trial.params for slot, trial in before.outcomes().items()}
+    (out / FILE).unlink()
+    sampler = stage_module.seeded_sampler
+    monkeypatch.setattr(stage_module, "seeded_sampler", lambda *about: sampler(*about[:-1], f"{about[-1]}, otherwise"))
+    monkeypatch.setattr(Trainer, "step", lambda _: pytest.fail("a finished trial is trained again"))
+    swept(study, out, again)
+    (after,) = board_of(study, out).arms
+    assert {slot: trial.params for slot, trial in after.outcomes().items()} == params
+    assert len(params) == 7
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

@@ -9,10 +9,9 @@ from typing import Any
 from varsmooth.cli.app import errors
 from varsmooth.errors import InputError
 from varsmooth.files import write_atomically
-from varsmooth.sweep import FILE, GRACE, Board, Store, Study, check_url, file_url, shown
+from varsmooth.sweep import FILE, GRACE, NOTE, Board, Store, Study, check_url, file_url, shown
 from varsmooth.text.reading import exists
 
-NOTE = "sweep.json"
 OWN = (FILE, NOTE, f".{NOTE}")
 """How the names begin of what a sweep makes before its note is there; another worker may be starting it just now."""
 HIDDEN = ":***@"
@@ -54,11 +53,11 @@ def opened_board(out: Path | None, storage: str | None, study: str | None) -> Bo
         return Board.open(_opened(file_url(out)), study, known.get("data"))
     if HIDDEN in url:
         raise InputError(f"{url}: the password is not kept in {out}: give the whole URL with --storage")
-    return Board.open(_opened(check_url(url)), study or known.get("study"), known.get("data"))
+    return Board.open(_opened(check_url(url), make=False), study or known.get("study"), known.get("data"))
 
 
-def _opened(url: str, grace: int = GRACE) -> Store:
-    return Store(url, grace, say=lambda message: errors.print(f"varsmooth: {message}"))
+def _opened(url: str, grace: int = GRACE, *, make: bool = True) -> Store:
+    return Store(url, grace, say=lambda message: errors.print(f"varsmooth: {message}"), make=make)
 
 
 def _started_with(note: dict[str, Any]) -> str:

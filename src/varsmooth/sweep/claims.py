@@ -26,6 +26,7 @@ class Claims:
     """The claims of the processes that share a folder: a sweep's own, or that of the SQLite file which several sweeps share."""
 
     def __init__(self, out: Path, database: Path | None = None) -> None:
+        self.out = out
         self.folder = (database or out.absolute()) / FOLDER
         self.place = f"{socket.gethostname()}:{out.absolute()}"
         """names this folder among those of all machines"""

@@ -128,7 +128,7 @@ def _dimension(key: str, value: Any, source: str) -> Dimension:
 def _choice(values: list[Any], source: str) -> Choice:
     if not values or not all(isinstance(value, bool | int | float | str) for value in values):
         raise InputError(f"{source}: a list needs at least one value, each a number, a text, true or false")
-    if len({(type(value), value) for value in values}) < len(values):
+    if len({(isinstance(value, bool), value) for value in values}) < len(values):
         raise InputError(f"{source}: a value is there twice in {values}")
     return Choice(tuple(values))
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from varsmooth.config import Config, with_values
+from varsmooth.config import Config, load_config, with_values
 from varsmooth.errors import InputError
 from varsmooth.sweep.claims import Claim, Claims
 from varsmooth.sweep.sampling import first_points, pruner_of, rounded, seeded_sampler, suggest
-from varsmooth.sweep.space import Choice, Space, grid
+from varsmooth.sweep.space import Choice, Space, grid, recipe_point
 from varsmooth.sweep.storage import Store
 from varsmooth.sweep.study import Arm, Budget, Pruner, Sampler, Study
 from varsmooth.sweep.ticket import ASKED, PLACE, REASON, SECONDS, SLOT, STEPS, SUPERSEDED, Ticket
+from varsmooth.train.folder import RunFolder
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -109,8 +111,12 @@ class Stage:
         complete = [trial for trial in self.outcomes().values() if trial.state.name == "COMPLETE"]
         return min(complete, key=lambda trial: (float(trial.value or 0.0), trial.user_attrs[SLOT]), default=None)
 
-    def fill(self) -> None:
-        """Queue every slot of the budget that has no trial, and those whose worker died."""
+    def fill(self, out: Path | None = None) -> None:
+        """Queue every slot of the budget that has no trial, and those whose worker died.
+
+        What the sampler decides is taken from a slot's run where there is one in ``out``: where the database was lost, it would
+        not choose the same again, as it knew of other trials then.
+        """
         self.store.fail_silent(self.optuna_study)
         by_slot: dict[int, list[FrozenTrial]] = {}
         for trial in self.trials():
@@ -121,9 +127,9 @@ class Stage:
             known = by_slot.get(slot, [])
             if any(not trial.state.is_finished() or self.is_outcome(trial) for trial in known):
                 continue
-            params = next(
-                (dict(trial.params) for trial in reversed(known) if trial.params), points[slot] if slot < len(points) else {}
-            )
+            params = next((dict(trial.params) for trial in reversed(known) if trial.params), None)
+            if params is None:
+                params = points[slot] if slot < len(points) else self._kept(slot, out)
             self.store.attempt(self.optuna_study.enqueue_trial, params, user_attrs={SLOT: slot})
 
     def claim(self, claims: Claims, *, asked: bool = False, take_back: bool = False) -> Ticket | None:
@@ -131,7 +137,7 @@ class Stage:
         if filling := claims.take(f"{self._lock}-slots"):
             # One process of a place at a time: SQLite would number two trials alike that are queued at once.
             try:
-                self.fill()
+                self.fill(claims.out)
             finally:
                 filling.release()
         trials = sorted(self.trials(), key=lambda trial: (trial.user_attrs[SLOT], trial.number))
@@ -187,6 +193,18 @@ class Stage:
     def _note(self, ticket: Ticket, notes: Mapping[str, Any]) -> None:
         for key, value in notes.items():
             self.store.attempt(ticket.trial.set_user_attr, key, value)
+
+    def run_folder(self, slot: int, out: Path) -> RunFolder:
+        """The folder of a slot's run in that of the sweep."""
+        return RunFolder(out / self.arm.name / self.label(slot))
+
+    def _kept(self, slot: int, out: Path | None) -> dict[str, Any]:
+        """The parameters of a slot's run, if it has one with a value for each; whether it is of this sweep is asked later."""
+        try:
+            found = {} if out is None else recipe_point(load_config(self.run_folder(slot, out).config_path), self.space)
+        except InputError:
+            return {}
+        return found if found.keys() == self.space.keys() else {}
 
     def _points(self) -> list[dict[str, Any]]:
         return list(grid(self.space))

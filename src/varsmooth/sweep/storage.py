@@ -7,6 +7,7 @@ the locks of ``claims`` supply, for its workers share a folder.
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 import weakref
@@ -17,18 +18,23 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from varsmooth.errors import InputError
+from varsmooth.text.reading import exists
 
 if TYPE_CHECKING:
     import optuna
 
 FILE = "sweep.db"
+NOTE = "sweep.json"
+"""In a sweep's folder: which study it holds, and where its database and text are."""
 GRACE = 120
 """Seconds without a sign of life after which a worker on another machine counts as dead."""
 WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between attempts to reach a database that does not answer: a minute in all."""
 SIGNS_PER_GRACE = 4
-HOPELESS = ("unable to open", "not a database", "malformed", "readonly", "full")
+HOPELESS = re.compile("unable to open|not a database|malformed|readonly|full")
 """What SQLite says of a file where waiting changes nothing."""
+MISTAKEN = re.compile('(database|role) ".*" does not exist|authentication failed|no pg_hba.conf entry|no password supplied')
+"""What PostgreSQL says of a URL that waiting does not mend. (Of a table that another worker is just making it says less.)"""
 
 Answer = TypeVar("Answer")
 Question = ParamSpec("Question")
@@ -60,11 +66,13 @@ class Store:
         grace: int = GRACE,
         waits: tuple[float, ...] | None = None,
         say: Callable[[str], None] = lambda _: None,
+        *,
+        make: bool = True,
     ) -> None:
-        """``say`` is told when a wait for the database begins."""
+        """``say`` is told when a wait for the database begins; without ``make`` no tables are made where there are none."""
         self.optuna = import_optuna()
         self.say = say
-        self.url, self.shared = url, not url.startswith("sqlite:")
+        self.url, self.shared, self.make = url, not url.startswith("sqlite:"), make
         self.waits = WAITS if waits is None else waits
         self.interval = max(1, grace // SIGNS_PER_GRACE)
         # SQLite's workers share a folder, whose locks tell sooner and surer who is alive.
@@ -92,7 +100,7 @@ class Store:
                     return ask(*args, **options)
             except (self.optuna.exceptions.StorageInternalError, *sql) as error:
                 reason = _reason(error)
-                if not self.shared and any(sign in reason for sign in HOPELESS):
+                if (MISTAKEN if self.shared else HOPELESS).search(reason):
                     raise StorageDownError(f"{shown(self.url)}: cannot be used as the database of a sweep: {reason}") from None
                 if wait is None:
                     raise StorageDownError(
@@ -125,11 +133,26 @@ class Store:
 
     def _open(self, url: str, engine: dict[str, Any], beats: dict[str, int]) -> Any:
         try:
+            if not self.make:
+                self._refuse_empty(url)
             opened = self.optuna.storages.RDBStorage(url, engine_kwargs=engine, **beats)
         except ImportError:
             raise InputError(f"{shown(self.url)}: PostgreSQL needs psycopg: pip install 'varsmooth[sweep]'") from None
         weakref.finalize(self, opened.engine.dispose)  # closes its connections
         return self.optuna.storages.get_storage(opened)
+
+    def _refuse_empty(self, url: str) -> None:
+        """Refuse a database without Optuna's tables, which opening would make in it."""
+        from sqlalchemy import create_engine, inspect
+
+        file = sqlite_file(url)
+        engine = None if file is not None and not exists(file) else create_engine(url)
+        try:
+            if engine is None or not inspect(engine).has_table("studies"):
+                raise InputError(f"{shown(self.url)} holds no study; varsmooth sweep starts one")
+        finally:
+            if engine is not None:
+                engine.dispose()
 
     @staticmethod
     def _sqlalchemy_errors() -> tuple[type[Exception], ...]:
@@ -144,6 +167,11 @@ def check_url(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://", "sqlite:///")):
         raise InputError(f"--storage {shown(url)}: must look like postgresql://user@host/database (or sqlite:///file)")
     return url
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite URL; None for a server's."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
 
 def file_url(folder: Path) -> str:

@@ -12,14 +12,16 @@ from typing import Any, get_args
 from varsmooth.config import HINTS, checked, override, parse_toml, read_toml, with_values
 from varsmooth.errors import InputError, check_choice, nearest
 from varsmooth.experiment import from_anywhere
-from varsmooth.fleet.trials import NAME
+from varsmooth.fleet.trials import NAME, SPENT_FILE
 from varsmooth.recipe import load_recipe
 from varsmooth.sweep.space import Choice, Range, Space, flattened, grid_size, holds, parse_space
+from varsmooth.sweep.storage import FILE, NOTE
 from varsmooth.sweep.study import Arm, Budget, Mapped, Pruner, PrunerKind, Sampler, SamplerKind, Study
 from varsmooth.text.named import DESCRIPTIONS
 
 KEYS = ("name", "data", "base", "budget", "sampler", "pruner", "seeds", "space", "arms")
 ARM_KEYS = ("name", "recipe", "set", "space")
+OF_THE_SWEEP = (FILE, NOTE, SPENT_FILE)
 MOST_COMBINATIONS = 4096
 MOST_TRIALS = 100_000
 
@@ -119,6 +121,9 @@ def _check_alone(key: str, value: Any, source: str) -> None:
 
 def _check_arms(arms: list[Arm], source: str) -> None:
     names = [arm.name.casefold() for arm in arms]
+    for arm, name in zip(arms, names, strict=True):
+        if name in OF_THE_SWEEP or (name.startswith("best-") and name.endswith(".toml")):
+            raise InputError(f"{source}: an arm is called {arm.name!r}, as a file of the sweep itself; give it another name")
     for number, name in enumerate(names):
         if name in names[:number]:
             raise InputError(f"{source}: two arms are called {arms[number].name!r}; give each a name of its own")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from varsmooth.config import to_toml
 from varsmooth.experiment.seeds import Spread, spread
 from varsmooth.sweep.board import Board
+from varsmooth.sweep.importance import importance
 from varsmooth.sweep.sampling import rounded
 from varsmooth.sweep.stage import Stage, winner
 from varsmooth.sweep.ticket import REASON, RUN, SECONDS, SLOT, STEPS
@@ -105,7 +105,7 @@ def _arm(stage: Stage, seeds: Stage | None, out: Path | None) -> ArmSummary:
     trials = _trials(stage, list(outcomes.values()))
     best, found = stage.best(), winner(stage)
     reruns = _seeds(seeds, out) if seeds else []
-    importance, missing = _importance(stage, [trial for trial in outcomes.values() if trial.state.name == "COMPLETE"])
+    mattered, missing = _importance(stage, [trial for trial in outcomes.values() if trial.state.name == "COMPLETE"])
     counts = {name: sum(trial.state == name for trial in trials) for name in STATES.values()}
     return ArmSummary(
         stage.arm.name,
@@ -128,7 +128,7 @@ def _arm(stage: Stage, seeds: Stage | None, out: Path | None) -> ArmSummary:
         reruns,
         spread((entry.seed, entry.valid_perplexity) for entry in reruns if entry.valid_perplexity is not None),
         spread((entry.seed, entry.test_perplexity) for entry in reruns if entry.test_perplexity is not None),
-        importance,
+        mattered,
         missing,
         trials,
     )
@@ -174,15 +174,12 @@ def _test_perplexity(out: Path | None, run: str | None) -> float | None:
 
 
 def _importance(stage: Stage, complete: list[FrozenTrial]) -> tuple[dict[str, float] | None, str | None]:
-    """Optuna's importance of each parameter, or the reason why there is none."""
+    """The importance of each parameter, or the reason why there is none."""
     if len(stage.space) < 2:
         return None, "there are fewer than two parameters to compare"
     if len(complete) < LEAST_TRIALS:
         return None, f"it needs {LEAST_TRIALS} trials that were trained to the end, and there are {len(complete)}"
     if len({trial.value for trial in complete}) < 2:
         return None, "all trials came to the same perplexity"
-    importance = stage.store.optuna.importance
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = stage.store.attempt(importance.get_param_importances, stage.optuna_study)
-    return {key: float(value) for key, value in found.items()}, None
+    trials = [(rounded(trial.params, stage.space), trial.value) for trial in complete if trial.value is not None]
+    return importance(stage.space, trials), None

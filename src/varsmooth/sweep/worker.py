@@ -183,7 +183,7 @@ class _Worker:
             ticket.claim.release()
 
     def _path(self, ticket: Ticket) -> Path:
-        return self.out / ticket.stage.arm.name / ticket.stage.label(ticket.slot)
+        return ticket.stage.run_folder(ticket.slot, self.out).path
 
     def _leave_with_parent(self) -> None:
         """End as after a signal where the process that started this one was killed."""
