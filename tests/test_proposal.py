@@ -131,8 +131,10 @@ def test_invalid_proposals_are_refused(rate, probs, message):
 
 
 def test_blank_id_outside_the_vocabulary_is_named():
-    with pytest.raises(ValueError, match="blank_id"):
-        Proposal.blank(3, 0.1, 3)
+    for blank_id in (-1, 3):
+        with pytest.raises(ValueError, match="blank_id"):
+            Proposal.blank(3, 0.1, blank_id)
+    assert Proposal.blank(3, 0.1, 0).probs.tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -390,6 +390,27 @@ def test_look_ups_of_one_pass_share_the_table_of_their_sequence():
     assert torch.equal(at_once, model.words(given))
 
 
+class WideAndWider(nn.Module):
+    """Reads the first rows of a batch, then all of them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.words = nn.Embedding(WORDS, WIDTH)
+
+    def forward(self, given):
+        return self.words(given[:1]), self.words(given)
+
+
+def test_the_next_pass_begins_after_the_widest_look_up_of_this_one():
+    model, whole = WideAndWider(), WideAndWider()
+    for each in (model, whole):
+        smooth(each, proposal(), output="none")
+    few = ids()[:2]
+    first, second = model(few)[1], model(few)[1]
+    assert torch.equal(torch.cat([first, second]), whole(torch.cat([few, few]))[1])
+
+
 def test_under_position_scope_look_ups_of_one_pass_differ():
     model = StepByStep()
     smooth(model, proposal(gamma=1.0), output="none", scope="position")

@@ -14,6 +14,7 @@ from networks_for_tests import tiny_config
 from statistics_for_tests import FAILURE_RATE, chi_square_p
 from varsmooth import InputError, LanguageModel, Vocab
 from varsmooth.evaluate import Scales
+from varsmooth.evaluate.perplexity import COLDEST
 from varsmooth.experiment import Reporting, start_run
 from varsmooth.train.checkpoint import load_model, save_model
 from varsmooth.train.folder import RunFolder
@@ -109,6 +110,7 @@ def test_scales_multiply_what_the_context_says_and_the_bias(model):
         assert model.evaluate(valid, "mean", scales=scales).nll == pytest.approx(float(loss), rel=1e-5)
         assert model.evaluate(valid, "mean", scales=scales, batch=3).tokens == len(valid)
     assert model.evaluate(valid, scales=Scales(1.0, 1.0)).nll == pytest.approx(model.evaluate(valid).nll, rel=1e-6)
+    assert model.evaluate(valid, scales=Scales(1 / COLDEST, -1 / COLDEST)).nll > 0, "the largest that can be found can be used"
 
 
 def test_lines_and_texts_take_scales_too(model):
@@ -127,6 +129,7 @@ def test_lines_and_texts_take_scales_too(model):
         ({"scales": Scales(math.nan, 1.0)}, "scales must be finite, .* got nan for the context"),
         ({"scales": Scales(1.0, -1e39)}, "got 1 for the context and -1e.39 for the bias"),
         ({"scales": Scales(1.0, math.inf)}, "scales must be finite"),
+        ({"scales": Scales(1.000001 / COLDEST, 1.0)}, "scales must be finite"),
         ({"scales": Scales(1.0, 1.0), "temperature": 2.0}, "scales take the place of a temperature"),
         ({"scales": Scales(1.0, 1.0), "predict": "sample"}, "not with sample"),
     ],
