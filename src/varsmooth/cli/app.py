@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
-from typing import NoReturn, TextIO, cast, get_args
+from typing import NoReturn, get_args
 
 from cyclopts import App, CoercionError, CycloptsError, Parameter, UnusedCliTokensError
 from rich.console import Console
 
-from varsmooth.cli.output import LastingErrors, OutputConsole, drop_output, named_output, open_streams
+from varsmooth.cli.output import OutputConsole, drop_output, lasting_errors, named_output, open_streams
 from varsmooth.errors import InputError, is_out_of_memory
 from varsmooth.version import VERSION
 
@@ -26,7 +26,7 @@ app = App(
     default_parameter=Parameter(negative=""),  # --json has no --no-json, and --set no --empty-set
 )
 
-errors = Console(file=cast(TextIO, LastingErrors()), soft_wrap=True, highlight=False, markup=False, emoji=False)
+errors = Console(file=lasting_errors(), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

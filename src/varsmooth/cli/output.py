@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import TextIOWrapper
 from typing import Any, TextIO, cast
@@ -25,17 +25,14 @@ class OutputConsole(Console):
 class Lasting:
     """A stream whose reader may leave, or whose disk may fill up: what can no longer be written is dropped."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._own, self._gone = stream, False
-
-    @property
-    def _stream(self) -> TextIO:
-        return self._own
+    def __init__(self, current: Callable[[], TextIO]) -> None:
+        """``current`` is asked for the stream each time: standard error may be another by then."""
+        self._current, self._gone = current, False
 
     def write(self, text: str) -> int:
         if not self._gone:
             try:
-                return self._stream.write(text)
+                return self._current().write(text)
             except OSError:
                 self._lose()
         return len(text)
@@ -43,29 +40,16 @@ class Lasting:
     def flush(self) -> None:
         if not self._gone:
             try:
-                self._stream.flush()
+                self._current().flush()
             except OSError:
                 self._lose()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self._current(), name)
 
     def _lose(self) -> None:
         self._gone = True
-        _drop(self._stream)
-
-
-class LastingErrors(Lasting):
-    """Standard error, whatever that is at the time; nothing where it was closed from the beginning."""
-
-    def __init__(self) -> None:
-        super().__init__(io.StringIO())
-
-    @property
-    def _stream(self) -> TextIO:
-        # While a progress bar is shown, rich puts a stream of its own in its place, which prints on a console: on ours.
-        found: TextIO = getattr(sys.stderr, "rich_proxied_file", sys.stderr) or self._own
-        return found
+        _drop(self._current())
 
 
 class Named:
@@ -114,7 +98,20 @@ def named_output() -> Iterator[None]:
 
 def lasting_console() -> Console:
     """Return a console for work that must not be lost with a line of its log."""
-    return OutputConsole(file=cast(TextIO, Lasting(sys.stdout)))
+    stream = sys.stdout
+    return OutputConsole(file=cast(TextIO, Lasting(lambda: stream)))
+
+
+def lasting_errors() -> TextIO:
+    """Return standard error, whatever that is when something is written; nothing where it was closed from the beginning."""
+    nothing = io.StringIO()
+
+    def current() -> TextIO:
+        # While a progress bar is shown, rich puts a stream of its own in its place, which prints on a console: on ours.
+        found: TextIO = getattr(sys.stderr, "rich_proxied_file", sys.stderr) or nothing
+        return found
+
+    return cast(TextIO, Lasting(current))
 
 
 def say(message: str, console: Console | None = None) -> None:

@@ -96,8 +96,8 @@ class Smoothed:
             return type(self.module).forward(self.module, *given, **named)  # type: ignore[arg-type]
         if len(given) + len(named) != 1:
             raise InputError(
-                f"{self.table.name!r} was called with {len(given) + len(named)} arguments; a smoothed layer takes one, "
-                "what it reads: smooth the other table alone, or remove() the handle"
+                f"{self.table.name!r} was called with {len(given) + len(named)} arguments; a smoothed layer takes what it "
+                "reads and nothing else: leave this one out of the smoothing"
             )
         (input,) = (*given, *named.values())
         if self.module.training:

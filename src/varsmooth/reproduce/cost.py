@@ -91,7 +91,7 @@ def measure_cost(results: Path, plans: Sequence[Plan], observe: Observer, limit:
     pace = 0.0
     for plan in missing_plans(results, plans):
         (load,) = plan.workloads
-        if clock.up or not clock.leaves(pace * _work(load)):
+        if not clock.leaves(pace * _work(load)):
             break
         # Kernels are chosen by size: what was found right for one vocabulary need not be asked again for the next.
         try:

@@ -72,14 +72,14 @@ class Store:
         """``say`` is told when a wait for the database begins; without ``make`` no tables are made where there are none."""
         self.optuna = import_optuna()
         self.say = say
-        self.url, self.shared, self.make = url, not url.startswith("sqlite:"), make
+        self.url, self.shared = url, not url.startswith("sqlite:")
         self.waits = WAITS if waits is None else waits
         self.interval = max(1, grace // SIGNS_PER_GRACE)
         # SQLite's workers share a folder, whose locks tell sooner and surer who is alive.
         beats = {"heartbeat_interval": self.interval, "grace_period": grace} if self.shared else {}
         engine = {"pool_pre_ping": True} if self.shared else {"connect_args": {"timeout": 60}}
         with quiet(self.optuna):
-            self.storage = self.attempt(self._open, _with_driver(url), engine, beats)
+            self.storage = self.attempt(self._open, _with_driver(url), engine, beats, make)
 
     @classmethod
     def in_folder(cls, folder: Path) -> Store:
@@ -131,9 +131,9 @@ class Store:
         if self.shared:
             self.attempt(self.optuna.storages.fail_stale_trials, study)
 
-    def _open(self, url: str, engine: dict[str, Any], beats: dict[str, int]) -> Any:
+    def _open(self, url: str, engine: dict[str, Any], beats: dict[str, int], make: bool) -> Any:
         try:
-            if not self.make:
+            if not make:
                 self._refuse_empty(url)
             opened = self.optuna.storages.RDBStorage(url, engine_kwargs=engine, **beats)
         except ImportError:
@@ -145,14 +145,13 @@ class Store:
         """Refuse a database without Optuna's tables, which opening would make in it."""
         from sqlalchemy import create_engine, inspect
 
-        file = sqlite_file(url)
-        engine = None if file is not None and not exists(file) else create_engine(url)
+        is_there = self.shared or exists(Path(url.removeprefix("sqlite:///")))  # else to look would make a file
+        engine = create_engine(url if is_there else "sqlite://")
         try:
-            if engine is None or not inspect(engine).has_table("studies"):
+            if not inspect(engine).has_table("studies"):
                 raise InputError(f"{shown(self.url)} holds no study; varsmooth sweep starts one")
         finally:
-            if engine is not None:
-                engine.dispose()
+            engine.dispose()
 
     @staticmethod
     def _sqlalchemy_errors() -> tuple[type[Exception], ...]:
@@ -167,11 +166,6 @@ def check_url(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://", "postgresql+psycopg://", "sqlite:///")):
         raise InputError(f"--storage {shown(url)}: must look like postgresql://user@host/database (or sqlite:///file)")
     return url
-
-
-def sqlite_file(url: str) -> Path | None:
-    """Return the file of an SQLite URL; None for a server's."""
-    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
 
 def file_url(folder: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Self
 from varsmooth.errors import InputError
 
 LOCK = ".lock"
-LOOKS, A_LOOK = 5, 0.005
+TRIES, A_LOOK = 5, 0.005
 """How often a lock is tried before it is another's, and the seconds between."""
 LEFTOVER = re.compile(
     r"\.((fleet|spent|config|record)\.json|config\.toml|vocab\.txt|metrics\.jsonl|\.latest|[\w-]+\.safetensors)\.\w+\.tmp"
@@ -97,12 +97,14 @@ class FolderLock:
 
 def _lock(handle: int) -> None:
     """Lock a file for this process alone. Somebody may just be looking who holds it, which takes no time to speak of."""
-    for _ in range(LOOKS):
+    for left in reversed(range(TRIES)):
         try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
+            if not left:
+                raise
             time.sleep(A_LOOK)
-    return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_held(path: Path) -> bool:
