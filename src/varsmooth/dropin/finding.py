@@ -107,7 +107,8 @@ def shifts_labels(model: nn.Module) -> bool:
     if not any(kind.__name__.endswith(CAUSAL) for kind in type(model).__mro__):
         return False
     for kind in type(model).__mro__:
-        code = getattr(inspect.unwrap(vars(kind).get("forward")), "__code__", None)
+        forward = vars(kind).get("forward")
+        code = getattr(forward and inspect.unwrap(forward), "__code__", None)
         names = () if code is None else code.co_names
         # One that calls another's is asked for that one's.
         if SHIFTING_LOSS in names or (code is not None and not {"super", "forward"} & {*names}):
